@@ -245,6 +245,7 @@ def test_nodes():
                "instead of 1; train.global_batch_size is 4 as before" in done.stderr and
                "parallel.data_parallel_size=2" in calls[1], (done, calls))
         expect("its steps", [row["step"] for row in lines(f"{name}/metrics.jsonl")] == list(range(1, 21)), done)
+        expect("it has a supervisor", "resilience.elastic" not in done.stderr, done)
     # Outside of a job the names are those of the answers, and srun takes other nodes.
     done, calls = supervise("outside", "n2=memory", "--restarts", "2", "pp=2", "dp=2", "cluster.nodes=4",
                             "resilience.elastic=true", job="")
@@ -257,6 +258,15 @@ def test_nodes():
                  "cluster.nodes=2", env={**os.environ, "BAD": "n2=memory"})
     expect("another launcher", done.returncode == 1 and "n2: memory FAILED: 1 GiB free, and 2 GiB needed; only srun "
            "can leave a node out: remove it from the hosts of --launch" in done.stderr, done)
+
+
+def test_without_supervisor():
+    done = train("alone", "resilience.elastic=true")
+    expect("elastic without a supervisor", done.returncode == 0 and
+           done.stderr == "warning: command line: resilience.elastic has no effect without a supervisor; add "
+           "--restarts N --launch 'srun -N {nodes} -n {ranks}', or set resilience.elastic=false\n", done)
+    done = train("alone", "resilience.elastic=false")
+    expect("not elastic", done.returncode == 0 and done.stderr == "", done)
 
 
 def test_stopped():
@@ -299,7 +309,7 @@ with tempfile.TemporaryDirectory() as folder:
     write_dataset("text", [i % 50 for i in range(4000)])
     script("flaky", FLAKY)
     for case in (test_killed, test_without_failure, test_failures_that_repeat, test_failure_while_starting,
-                 test_in_memory, test_remains, test_nodes, test_stopped, test_refusals):
+                 test_in_memory, test_remains, test_nodes, test_without_supervisor, test_stopped, test_refusals):
         case()
 print("\n".join(failures) if failures else "ok")
 sys.exit(1 if failures else 0)

@@ -6,6 +6,7 @@
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/restart/restart.h"
 #include "trainer/engine/stop.h"
+#include "trainer/recipe/recipe_table.h"
 #include "trainer/run/train.h"
 
 #include <string.h>
@@ -27,7 +28,23 @@ static const char help[] =
     "\n"
     "  --restarts N      start the run again after a failure, at most N times, from the newest checkpoint\n"
     "  --launch COMMAND  starts the ranks, such as 'srun -N {nodes} -n {ranks}'; default: threads\n"
-    "  --no-check        do not check the nodes first (cuboid doctor --check)\n";
+    "  --no-check        do not check the nodes first (cuboid doctor --check)\n"
+    "  --supervised      last word of the commands that --restarts starts\n";
+
+/* Only a supervisor looks for missing nodes. */
+static void warn_of_elastic(const struct recipe *recipe)
+{
+    struct text where = {0};
+    if (!recipe->resilience.elastic)
+        return;
+    recipe_origin_text(recipe, recipe_row_index("resilience.elastic"), &where);
+    print_line(
+        stderr,
+        "warning: %s: resilience.elastic has no effect without a supervisor; add --restarts N --launch "
+        "'srun -N {nodes} -n {ranks}', or set resilience.elastic=false",
+        text_chars(&where));
+    text_free(&where);
+}
 
 int cmd_train(int argc, char **argv)
 {
@@ -39,6 +56,8 @@ int cmd_train(int argc, char **argv)
         if (strncmp(argv[i], "--restart", strlen("--restart")) == 0 ||
             strncmp(argv[i], "--launch", strlen("--launch")) == 0 || strcmp(argv[i], "--no-check") == 0)
             return restart_command(argc, argv);
+    const bool supervised = argc > 2 && strcmp(argv[argc - 1], SUPERVISED) == 0;
+    argc -= supervised;
     struct recipe *recipe = NULL;
     struct chosen chosen;
     struct stop *stop = NULL;
@@ -55,6 +74,8 @@ int cmd_train(int argc, char **argv)
                                          .overrides = (const char *const *)chosen.overrides.list,
                                          .override_count = chosen.overrides.count,
                                          .world_size = launcher.size};
+    if (is_rank_zero && !supervised)
+        warn_of_elastic(recipe);
     if (device_traits(recipe->cluster.device)->computes)
         status = exit_status_of_world(train(recipe, &source, size));
     else if (is_rank_zero) // a device that does not compute plans

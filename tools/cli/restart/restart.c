@@ -35,6 +35,7 @@ static void make_command(const struct start *start, const struct nodes *nodes, c
         text_add(out, " ");
         text_add_shell_word(out, overrides->list[i]);
     }
+    text_add(out, " %s", SUPERVISED);
 }
 
 /* Checks the nodes, fits the layout to them, and runs the recipe once. */

@@ -14,6 +14,9 @@
 
 #include "trainer/plan/choose/choose.h"
 
+/* The last word of the command of an attempt. */
+#define SUPERVISED "--supervised"
+
 /* cuboid train with the options --restarts and --launch. argv[0] is "train". Returns the exit status. */
 int restart_command(int argc, char **argv);
 
