@@ -7,6 +7,7 @@ lost, a run without a checkpoint restarts, and every exit has a status and a mes
 import glob
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -232,6 +233,18 @@ def test_full_disk():
     expect("no unwritten lines remain", not os.path.exists("full/checkpoints/metrics-unwritten.jsonl"))
 
 
+def test_full_disks():
+    """Neither metrics.jsonl nor the folder of checkpoints has space: one error names both, their keys and the fix."""
+    train("crowded", "train.train_iters=2")
+    child = begin("crowded", preexec_fn=no_file_beyond(10**9))
+    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (100, 100))
+    done = end(child)
+    check("no space at all", done, 1, err="logging.run_dir: crowded/metrics.jsonl: File too large; checkpoint.save: "
+          "crowded/checkpoints/metrics-unwritten.jsonl: File too large; free space on both disks and start the run")
+    done = train("crowded", "train.train_iters=4")
+    check("with space again", done, 0, out="step 2\n")
+
+
 def test_folder_is_removed():
     done = begin("gone", "dp=2")
     os.rename("gone", "moved")
@@ -316,8 +329,8 @@ with tempfile.TemporaryDirectory() as top:
         text.write("The ocean is wide, and so is the sky. " * 100)
     subprocess.run([CUBOID, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL, check=True)
     for test in [test_killed_before_its_first_checkpoint, test_saves_by_time, test_signals, test_signal_during_start,
-                 test_damaged_metrics, test_lost_record, test_full_disk, test_folder_is_removed, test_named_checkpoint,
-                 test_saved_recipe, test_weights_before_step_1, test_masked_batch]:
+                 test_damaged_metrics, test_lost_record, test_full_disk, test_full_disks, test_folder_is_removed,
+                 test_named_checkpoint, test_saved_recipe, test_weights_before_step_1, test_masked_batch]:
         begun = time.monotonic()
         test()
         print(f"{test.__name__} {time.monotonic() - begun:.1f} s")

@@ -257,7 +257,17 @@ enum status metrics_file_sync(struct metrics_file *file)
         return fsync(file->fd) == 0 ? OK : cannot_write(file);
     if (file->unwritten_path.length == 0)
         return IO_ERROR;
-    return file_write_atomic(file->unwritten_path.chars, file->unwritten.chars, file->unwritten.length);
+    struct text why = {0};
+    text_add(&why, "%s", fail_text());
+    enum status status =
+        file_write_atomic(file->unwritten_path.chars, file->unwritten.chars, file->unwritten.length);
+    if (status != OK)
+        status = fail(status,
+                      "%s; checkpoint.save: %s; free space on both disks and start the run again: it resumes "
+                      "from the newest checkpoint",
+                      text_chars(&why), fail_text());
+    text_free(&why);
+    return status;
 }
 
 bool metrics_file_is_lost(const struct metrics_file *file)
