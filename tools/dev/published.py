@@ -167,15 +167,24 @@ def loss(rows, best):
     return chosen["printed_s"] / best - 1 if chosen["printed_s"] else None
 
 
-def choices(found):
-    lines, rows_of_sweep, total, with_memory = [], sweeps(found), [], []
-    for (paper, model, gpus, _), rows in rows_of_sweep.items():
+def losses(found):
+    """Of each sweep: its paper, model and GPUs, and its losses, of the rows that ran and with the memory model."""
+    out = []
+    for (paper, model, gpus, _), rows in sweeps(found).items():
         ran = [row for row in rows if row["printed_s"]]
         best = min(row["printed_s"] for row in ran)
         # The memory model also considers rows that were OOM, and no row that it excludes.
         known = [row for row in rows if row["fit"] == "ok" and (row["printed_s"] or row["printed_fit"] == "oom")]
-        total.append(loss(ran, best))
-        with_memory.append(loss(known, best) if known else None)
+        out.append(((paper, model, gpus), rows, loss(ran, best), loss(known, best) if known else None))
+    return out
+
+
+def choices(found):
+    lines, total, with_memory = [], [], []
+    for (paper, model, gpus), rows, of_ran, of_known in losses(found):
+        ran = [row for row in rows if row["printed_s"]]
+        total.append(of_ran)
+        with_memory.append(of_known)
         a, b = ranks([row["predicted_s"] for row in ran]), ranks([row["printed_s"] for row in ran])
         correlation = statistics.correlation(a, b) if len(set(a)) > 1 and len(set(b)) > 1 else None
         lines.append([cell(paper), cell(model), f"{gpus:.0f}", f"{len(ran)} of {len(rows)}", percent(total[-1]),
@@ -212,10 +221,108 @@ def summary(tables):
                   "constant utilization"], rows)
 
 
+ANOMALY = ("Hagemann 2023, seq 2048", "LLAMA 13B", 64)  # a series of its own: recipes/papers/hagemann2023.yaml
+# Of cuboid profile validate, in the order of its columns, with the targets of median and 90th percentile in percent.
+PROTOCOLS = [("one device for all clusters", 3, 10), ("a paper out, its cluster known from another", 6, 12),
+             ("a cluster out, its network from its data sheet", 9, 22), ("the same, fitted to 15 of its rows", 4, 12)]
+DEVICES = {"a100": None, "h100": (6, 12)}  # targets instead of those of the protocols
+H100_CLUSTERS = ("eos", "llama3-h100")
+NOT_FITTED = "megatron-ci"  # predicted with profiles of other rows, and with a data sheet
+
+
+def verdict(good):
+    return "met" if good else "missed"
+
+
+def last_line(name):
+    """The numbers of the line `all` of docs/fits/NAME.txt: rows, then pairs."""
+    with open(os.path.join(ROOT, "docs", "fits", name + ".txt"), encoding="utf-8") as file:
+        words = re.search(r"^all +(.*)$", file.read(), re.M).group(1).split()
+    return int(words[0]), list(zip(words[1::2], words[2::2]))
+
+
+def step_time_target(title, count, pair, wanted):
+    """A row for a median and a 90th percentile in percent; none for a protocol without rows."""
+    if "-" in pair:
+        return []
+    return [[f"step times, {title}", str(count), "{} and {} %".format(*wanted), "{} and {} %".format(*pair),
+             verdict(all(float(found) <= most for found, most in zip(pair, wanted)))]]
+
+
+def step_time_targets(tables):
+    found = [abs(row["error"]) for one in tables if one["name"] != NOT_FITTED for row in one["rows"]
+             if row["error"] is not None]
+    pair = (statistics.median(found), statistics.quantiles(found, n=10, method="inclusive")[8])
+    rows = step_time_target("all rows with fitted profiles", len(found), [f"{100 * error:.1f}" for error in pair],
+                            (2.5, 9))
+    for name in sorted(name[:-4] for name in os.listdir(os.path.join(ROOT, "docs", "fits")) if name.endswith(".txt")):
+        count, found = last_line(name)
+        if name in DEVICES:
+            for pair, (title, *wanted) in zip(found, PROTOCOLS):
+                rows += step_time_target(f"{name.upper()}: {title}", count if title == PROTOCOLS[0][0] else "", pair,
+                                         DEVICES[name] or wanted)
+        else:
+            wanted = DEVICES["h100"] if name in H100_CLUSTERS else (2.5, 9)
+            rows += step_time_target(f"{name}: fitted", count, found[1], wanted)
+            rows += step_time_target(f"{name}: every third row of each source held out", "", found[3], wanted)
+    return rows
+
+
+def mean_target(title, values, target):
+    mean = sum(values) / len(values)
+    best = sum(value <= 5e-4 for value in values)
+    return [title, str(len(values)), f"{100 * target:g} %",
+            f"{percent(mean)}; the best layout in {best} of {len(values)}", verdict(mean <= target)]
+
+
+def choice_targets(tables):
+    found = [entry for one in tables for entry in losses(one)]
+    rows = []
+    for title, column, target in (("of the rows that ran", 2, 0.01), ("with the memory model", 3, 0.02)):
+        values = {entry[0]: entry[column] for entry in found}
+        every = [entry[column] for entry in found if entry[column] is not None]
+        others = [entry[column] for entry in found if entry[column] is not None and entry[0] != ANOMALY]
+        rows.append(mean_target(f"choices {title}, mean over all sweeps", every, target))
+        if len(others) < len(every):
+            rows.append(mean_target(f"the same without {ANOMALY[1]} on {ANOMALY[2]} GPUs, a series of its own "
+                                    f"({percent(values[ANOMALY])})", others, target))
+    return rows
+
+
+def memory_targets(tables):
+    groups = [group for one in tables for group in one["groups"]]
+    rows = []
+    for title, near in (("fits or not, all rows", False), ("fits or not, without rows within 5 GB of the limit", True)):
+        right, checked = (sum(group[f"fit_{what}"] - near * group[f"fit_near_{what}"] for group in groups)
+                          for what in ("right", "checked"))
+        rows.append([title, str(checked), "97 %", f"{right} of {checked}, {percent(right / checked, '')}",
+                     verdict(right >= 0.97 * checked)])
+    for name, states, target in (("allocated bytes", True, 0.02), ("peaks", False, 0.05)):
+        these = [group["memory"] for group in groups if group["paper"].startswith("Megatron-LM CI") and
+                 group["paper"].endswith("states") == states and group["memory"]["rows"] > 0]
+        worst = max((memory["worst"] for memory in these), key=abs)
+        rows.append([f"{name} of the Megatron-LM CI rows, the largest error", str(sum(m["rows"] for m in these)),
+                     f"{100 * target:g} %", percent(worst), verdict(abs(worst) <= target)])
+    for name in ("Zero Bubble Table 4", "BLOOM, hidden 14400", "BLOOM, batch sizes"):
+        memory = next((group["memory"] for group in groups if group["paper"] == name), None)
+        if memory is not None:
+            rows.append([f"memory, {name}: median error", str(memory["rows"]), "8 %", percent(memory["median"], ""),
+                         verdict(memory["median"] <= 0.08)])
+    return rows
+
+
+def targets(tables):
+    return ["Targets: errors of step times are the median and the 90th percentile of absolute values; those of fits,",
+            "and of rows that a fit has not seen, are from [fits](fits), whose files begin with their command.",
+            "A layout is the best if its printed step is at most 0.05 % longer than the shortest one of its sweep.", "",
+            *table(["what", "rows or sweeps", "target", "result", ""],
+                   [*step_time_targets(tables), *choice_targets(tables), *memory_targets(tables)])]
+
+
 def main(cuboid, *names):
     names = names or [text.split()[0] for text in run(cuboid, "--list").splitlines()]
     tables = [json.loads(run(cuboid, name, "--json")) for name in names]
-    lines = [HEADER, *summary(tables)]
+    lines = [HEADER, *summary(tables), *(targets(tables) if len(sys.argv) == 2 else [])]
     for found in tables:
         lines += page(found)
     print("\n".join(lines).rstrip())
