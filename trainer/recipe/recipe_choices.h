@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Named values of keys, for recipe_table.c only. */
+/* Named values of keys, for recipe_table.c only: the macros, and the lists of all sections but `model`, whose
+ * rows contain theirs. */
 #pragma once
 
 #include "trainer/recipe/recipe_table.h"
@@ -19,34 +20,9 @@
     {                                                     \
         .name = (name_), .value = (value_), .alias = true \
     }
+/* The values of one key, in its row. */
+#define CHOICES(...) ((const struct choice[]){__VA_ARGS__, {0}})
 
-static const struct choice positions[] = {
-    NAMED("learned_absolute", LEARNED_ABSOLUTE), NAMED("rope", ROPE), NAMED("alibi", ALIBI), {0}};
-static const struct choice rope_scalings[] = {NAMED("llama3", ROPE_LLAMA3),
-                                              NAMED("linear", ROPE_LINEAR),
-                                              NAMED("ntk", ROPE_NTK),
-                                              NAMED("yarn", ROPE_YARN),
-                                              {0}};
-static const struct choice normalizations[] = {
-    NAMED("LayerNorm", LAYER_NORM), NAMED("RMSNorm", RMS_NORM), {0}};
-static const struct choice block_types[] = {NAMED("sequential", BLOCK_SEQUENTIAL),
-                                            NAMED("parallel", BLOCK_PARALLEL),
-                                            NAMED("parallel_two_norms", BLOCK_PARALLEL_TWO_NORMS),
-                                            ALIAS("false", BLOCK_SEQUENTIAL),
-                                            ALIAS("true", BLOCK_PARALLEL_TWO_NORMS),
-                                            {0}};
-static const struct choice activations[] = {NAMED("gelu", GELU),
-                                            NAMED("gelu_tanh", GELU_TANH),
-                                            NAMED("squared_relu", SQUARED_RELU),
-                                            NAMED("swiglu", SWIGLU),
-                                            NAMED("geglu", GEGLU),
-                                            NAMED("geglu_tanh", GEGLU_TANH),
-                                            ALIAS("gelu_new", GELU_TANH),
-                                            ALIAS("gelu_pytorch_tanh", GELU_TANH),
-                                            ALIAS("relu2", SQUARED_RELU),
-                                            ALIAS("squared-relu", SQUARED_RELU),
-                                            ALIAS("silu", SWIGLU),
-                                            {0}};
 static const struct choice epilogues[] = {
     NAMED("apart", EPILOGUES_APART), NAMED("fused", EPILOGUES_FUSED), NAMED("auto", EPILOGUES_AUTO), {0}};
 static const struct choice backends[] = {NAMED("auto", ATTENTION_AUTO),   NAMED("own", ATTENTION_OWN),

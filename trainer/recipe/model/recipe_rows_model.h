@@ -32,7 +32,8 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
     ROW("model.position_embedding_type", CHOICE, model.position_embedding, "learned_absolute",
         "Position embedding type. `learned_absolute`: a table of seq_length rows; `rope`: rotary; `alibi`: "
         "a linear bias of the scores, with a slope for each head (BLOOM).",
-        .choices = positions),
+        .choices = CHOICES(NAMED("learned_absolute", LEARNED_ABSOLUTE), NAMED("rope", ROPE),
+                           NAMED("alibi", ALIBI))),
     ROW("model.rotary_base", REAL, model.rotary_base, "10000",
         "Base of the rotary position embeddings (rope).", BETWEEN(1, INFINITY), .below = true,
         .aliases = "rope_theta", .example = "10000"),
@@ -50,7 +51,8 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         "`linear`: all of them (position interpolation); `ntk`: raises the base; `yarn`: divides "
         "frequencies with few rotations in the original context, and scales attention by (0.1 ln(factor) + "
         "1)^2.",
-        .choices = rope_scalings),
+        .choices = CHOICES(NAMED("llama3", ROPE_LLAMA3), NAMED("linear", ROPE_LINEAR), NAMED("ntk", ROPE_NTK),
+                           NAMED("yarn", ROPE_YARN))),
     ROW("model.rope_scaling_factor", REAL, model.rope_scaling_factor, "8",
         "Factor of the context length with use_rope_scaling.", BETWEEN(1, INFINITY), .below = true,
         .example = "8"),
@@ -75,7 +77,10 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         "mlp(norm(x)), with one norm (GPT-J, MegaScale); `parallel_two_norms`: a norm for each (GPT-NeoX). "
         "Parallel branches need one tensor-parallel reduction forward, two with hidden_dropout; and one "
         "backward, two with two norms.",
-        .choices = block_types, .aliases = "use_parallel_residual"),
+        .choices = CHOICES(NAMED("sequential", BLOCK_SEQUENTIAL), NAMED("parallel", BLOCK_PARALLEL),
+                           NAMED("parallel_two_norms", BLOCK_PARALLEL_TWO_NORMS),
+                           ALIAS("false", BLOCK_SEQUENTIAL), ALIAS("true", BLOCK_PARALLEL_TWO_NORMS)),
+        .aliases = "use_parallel_residual"),
     ROW("model.window_size", COUNT, model.window_size, "0",
         "Sliding window: each token attends to this many tokens, the last of which is itself; Megatron-LM "
         "does not count that one, and has (window_size - 1, 0). 0: none, attend to all tokens so far.",
@@ -93,7 +98,7 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         .example = "30"),
     ROW("model.normalization", CHOICE, model.normalization, "LayerNorm",
         "Normalization before attention, before the MLP and after the last layer.",
-        .choices = normalizations),
+        .choices = CHOICES(NAMED("LayerNorm", LAYER_NORM), NAMED("RMSNorm", RMS_NORM))),
     ROW("model.norm_epsilon", REAL, model.norm_epsilon, "1e-5",
         "Epsilon added to the variance (LayerNorm) or to the mean square (RMSNorm).", POSITIVE,
         .aliases = "layernorm_epsilon layer_norm_epsilon rms_norm_eps", .example = "1e-5"),
@@ -102,7 +107,13 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         "(Hugging Face: gelu_new); `squared_relu`: max(x, 0)^2 (Hugging Face: relu2). With a gate, of a "
         "second matrix: `swiglu`: silu(gate) x up (Hugging Face: silu); `geglu`: gelu(gate) x up; "
         "`geglu_tanh`: the same with the tanh approximation (Gemma).",
-        .choices = activations, .aliases = "activation_function hidden_act"),
+        .choices = CHOICES(NAMED("gelu", GELU), NAMED("gelu_tanh", GELU_TANH),
+                           NAMED("squared_relu", SQUARED_RELU), NAMED("swiglu", SWIGLU),
+                           NAMED("geglu", GEGLU), NAMED("geglu_tanh", GEGLU_TANH),
+                           ALIAS("gelu_new", GELU_TANH), ALIAS("gelu_pytorch_tanh", GELU_TANH),
+                           ALIAS("relu2", SQUARED_RELU), ALIAS("squared-relu", SQUARED_RELU),
+                           ALIAS("silu", SWIGLU)),
+        .aliases = "activation_function hidden_act"),
     ROW("model.add_bias_linear", BOOL, model.add_bias_linear, "true",
         "Biases in the linear layers. The output head never has one."),
     ROW("model.add_qkv_bias", BOOL, model.add_qkv_bias, "false",
