@@ -5,8 +5,8 @@
  * have started: every rank thus starts them in the same order, and collectives match. Sums are elementwise in
  * rank order, so the bucket size does not change results.
  *
- * A bucket has one reduction group: dense and expert parameters are in different buckets. Buckets start in
- * flat order regardless of their groups, so collectives of different groups match, too.
+ * A bucket has one reduction group, so parameters of different meshes (mesh.h) are in different buckets.
+ * Buckets start in flat order regardless of their groups, so collectives of different groups match, too.
  *
  * With ZeRO each data rank needs the sum of its slice only: a reduce-scatter, half the traffic of an
  * all-reduce. The other slices are undefined afterwards.

@@ -9,6 +9,10 @@
  * each rank, and an all-gather before the column-parallel layer: the same traffic, but norms and dropout
  * process T/tp tokens.
  *
+ * A tp rank computes the whole gradient of its weight shard, so the sum is over data ranks only
+ * (layers/parameters/gradients.h). Biases of row-parallel layers and key/value heads that ranks share may be
+ * partial (enum partial, param.h).
+ *
  * The bias of a row-parallel layer is added after the reduction, together with the residual: before it, it
  * would be added tp times. */
 #pragma once

@@ -104,7 +104,8 @@ void loop_add(struct loop *loop, struct schedule *schedule, enum action_kind kin
 /* Returns the number of forwards before the first microbatch reaches the last chunk. */
 int loop_ahead(const struct schedule *schedule);
 
-/* Every family, once, in the order of lists and help: `family_NAME` is defined in its own file. */
+/* Every family, once, in the order of lists and help: `family_NAME` is defined in a file of this folder, and
+ * family_auto in schedules/search/auto.c. */
 // clang-format off
 #define FAMILIES(row) \
     row(gpipe)        \
