@@ -19,6 +19,7 @@ static const char *const names[] = {
     [BAD_SCHEDULE] = "bad schedule",
     [BAD_DATA] = "bad data",
     [BAD_CHECKPOINT] = "bad checkpoint",
+    [WRONG_CHECKPOINT] = "wrong checkpoint",
     [NO_MEMORY] = "out of memory",
     [NO_DEVICE_MEMORY] = "out of device memory",
     [IO_ERROR] = "input/output error",
@@ -43,7 +44,7 @@ int status_exit(enum status status)
     if (status == STOPPED)
         return 75;
     bool given = status == BAD_USAGE || status == BAD_RECIPE || status == BAD_SCHEDULE ||
-                 status == BAD_DATA || status == BAD_CHECKPOINT;
+                 status == BAD_DATA || status == BAD_CHECKPOINT || status == WRONG_CHECKPOINT;
     return given ? 2 : 1;
 }
 

@@ -24,7 +24,8 @@ enum status {
     BAD_RECIPE,       // a recipe, or its layout
     BAD_SCHEDULE,     // a pipeline schedule that is invalid, or does not support p, m, v
     BAD_DATA,         // a dataset, a tokenizer file
-    BAD_CHECKPOINT,   // a checkpoint that is missing, incomplete, or of another model
+    BAD_CHECKPOINT,   // a checkpoint that is missing, incomplete or damaged
+    WRONG_CHECKPOINT, // a checkpoint that does not fit the recipe; the message says what to set
     NO_MEMORY,        // on the host
     NO_DEVICE_MEMORY, // on a GPU
     IO_ERROR,         // the file system

@@ -279,6 +279,23 @@ def test_named_checkpoint():
          err="checkpoint.load: first/checkpoints/step-00000004: No such file or directory")
 
 
+def test_advice():
+    """An older checkpoint helps if the named one is damaged, whatever its path, and not if it is of another model."""
+    run = "a; set b"
+    train(run, "train.train_iters=6", "checkpoint.save_interval=2", "checkpoint.keep_last=0")
+    load = [f"checkpoint.load={run}/checkpoints/step-00000006", "train.train_iters=8"]
+    done = train("unlike", *load, "model.ffn_hidden_size=32")
+    check("another model", done, 2, err="set model.ffn_hidden_size=64, or another logging.run_dir or checkpoint.load\n")
+    done = train("unlike", *load, "model.num_query_groups=1")
+    check("another model", done, 2, err="set model.num_query_groups=2, or another logging.run_dir or checkpoint.load\n")
+    with open(f"{run}/checkpoints/step-00000006/rank-00000.safetensors", "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"bits")
+    check("a damaged one", train("unlike", *load), 2,
+          err=": corrupt; to load an older one set checkpoint.load=FOLDER/step-N\n")
+    check("an older one", train("unlike", load[0].replace("6", "4"), load[1]), 0, out="step-00000004, step 4\n")
+
+
 def test_saved_recipe():
     """A run started from the saved recipe of another run."""
     train("base", "train.train_iters=4", "checkpoint.save_interval=1", "checkpoint.keep_last=0")
@@ -330,7 +347,7 @@ with tempfile.TemporaryDirectory() as top:
     subprocess.run([CUBOID, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL, check=True)
     for test in [test_killed_before_its_first_checkpoint, test_saves_by_time, test_signals, test_signal_during_start,
                  test_damaged_metrics, test_lost_record, test_full_disk, test_full_disks, test_folder_is_removed,
-                 test_named_checkpoint, test_saved_recipe, test_weights_before_step_1, test_masked_batch]:
+                 test_named_checkpoint, test_advice, test_saved_recipe, test_weights_before_step_1, test_masked_batch]:
         begun = time.monotonic()
         test()
         print(f"{test.__name__} {time.monotonic() - begun:.1f} s")

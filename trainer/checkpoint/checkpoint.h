@@ -53,9 +53,9 @@ MUST_USE enum status checkpoint_find(const char *save_folder, char **out);
 MUST_USE enum status checkpoint_resolve(const char *path, char **out);
 
 /* Collective, like checkpoint_save(). `path` as for checkpoint_resolve(), the same on all ranks. Returns
- * BAD_CHECKPOINT if the checkpoint is damaged, of another model, or lacks a tensor; the rank state is then
- * unusable. with_optimizer: for resuming; rank 0 warns of each mathematics key that differs from the recipe
- * of the checkpoint. */
+ * BAD_CHECKPOINT if the checkpoint is damaged or lacks a tensor, WRONG_CHECKPOINT if it is of another model
+ * or has no optimizer state; the rank state is then unusable. with_optimizer: for resuming; rank 0 warns of
+ * each mathematics key that differs from the recipe of the checkpoint. */
 MUST_USE enum status checkpoint_load(struct rank_state *state, const char *path, bool with_optimizer);
 
 /* Collective: loads the newest checkpoint of a step after `after` in `memory` (NULL: none) and in

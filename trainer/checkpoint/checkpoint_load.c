@@ -29,7 +29,7 @@ static enum status check_tensor(const struct checkpoint_source *s, const struct 
     bool there = checkpoint_source_tensor(s, name, &whole);
     if (!there && state != STATE_VALUE)
         return fail(
-            BAD_CHECKPOINT,
+            WRONG_CHECKPOINT,
             "%s: contains no %s: cannot resume training from weights alone; set "
             "checkpoint.load_optim=false to begin with moments of zero, or checkpoint.finetune=true to "
             "begin at step 0",

@@ -43,6 +43,6 @@ struct generate_result {
 
 /* each[count]: one result per prompt, whose texts the caller frees, also after a failure. Under a launcher
  * the process of rank 0 gets the results. Returns BAD_USAGE for a prompt that does not fit, BAD_RECIPE
- * without a tokenizer, BAD_CHECKPOINT, IO_ERROR. */
+ * without a tokenizer, BAD_CHECKPOINT, WRONG_CHECKPOINT, IO_ERROR. */
 MUST_USE enum status generate(const struct generate_options *options, struct generated *each,
                               struct generate_result *out);

@@ -65,12 +65,10 @@ static enum status load_named(struct session *s, const char *path)
         w->step = w->skipped = w->sample_offset = 0;
         w->loss_scale = loss_scale_of(w->run->recipe);
     }
-    if (status != BAD_CHECKPOINT)
+    if (status != BAD_CHECKPOINT && status != WRONG_CHECKPOINT)
         return status;
-    const char *why = fail_text(); // of another model: it names what to set
-    return fail(BAD_CHECKPOINT, "checkpoint.load: %s%s", why,
-                strstr(why, "; set ") == NULL ? "; to load an older one set checkpoint.load=FOLDER/step-N"
-                                              : "");
+    return fail(status, "checkpoint.load: %s%s", fail_text(),
+                status == BAD_CHECKPOINT ? "; to load an older one set checkpoint.load=FOLDER/step-N" : "");
 }
 
 /* Loads the newest checkpoint of this run (and sets *own), unless checkpoint.load names one at least as

@@ -186,7 +186,7 @@ static enum status rejects_checkpoints(struct fixture *s)
     TRY(expect_output(s, "%s/run/checkpoints/step-00000006/rank-%s.safetensors: the checksum of ", "00002"));
     TRY(expect_file(s, "step-00000006.broken", false));
     run(s, "run", 7, "model.ffn_hidden_size=36");
-    TRY(expect_status(s, BAD_CHECKPOINT));
+    TRY(expect_status(s, WRONG_CHECKPOINT));
     TRY(expect_output(s, "%s/run/checkpoints/step-00000006: trained with model.ffn_hidden_size %s, but",
                       "48"));
     TRY(expect_file(s, "step-00000006.broken", false));

@@ -63,7 +63,7 @@ static enum status check_key(const struct manifest *m, const struct recipe *reci
         status = fail(BAD_CHECKPOINT, "%s: its manifest has no %s", path, dotted);
     else if (strcmp(ours.value, text_chars(&theirs)) != 0)
         status =
-            fail(BAD_CHECKPOINT,
+            fail(WRONG_CHECKPOINT,
                  "%s: trained with %s %s, but the recipe has %s; set %s=%s, or another logging.run_dir or "
                  "checkpoint.load",
                  path, dotted, theirs.chars, ours.value, dotted, theirs.chars);

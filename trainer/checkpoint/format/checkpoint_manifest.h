@@ -128,8 +128,8 @@ int manifest_degree(const struct manifest *manifest, const char *axis);
 /* True if the checkpoint was written on these degrees, in this order of ranks. ZeRO is not compared. */
 bool manifest_has_layout(const struct manifest *manifest, const struct mesh *mesh);
 
-/* Compares the model with the recipe. BAD_CHECKPOINT names the first key that is missing or differs, with
- * both values. Keys that change neither a tensor nor a function of one (dropout, initialization, padding)
- * may differ. */
+/* Compares the model with the recipe. WRONG_CHECKPOINT names the first key that differs, with both values;
+ * BAD_CHECKPOINT one that is missing. Keys that change neither a tensor nor a function of one (dropout,
+ * initialization, padding) may differ. */
 MUST_USE enum status manifest_check_model(const struct manifest *manifest, const struct recipe *recipe,
                                           const char *path);
