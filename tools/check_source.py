@@ -476,7 +476,7 @@ def whitespace(source):
         yield len(source.lines) - 1, "empty lines at the end"
 
 
-@rule(*C_FILES, *SCRIPTS, "script")
+@rule(*C_FILES, *SCRIPTS, ".yaml", "script")
 def line_length(source):
     """Lines are short enough for two files side by side."""
     for number, line in enumerate(source.lines, 1):
@@ -487,7 +487,7 @@ def line_length(source):
 
 @rule(".md")
 def prose_length(source):
-    """One sentence per line, and no line of prose over 120 characters."""
+    """No line of Markdown prose over 120 characters: one sentence per line."""
     return check_tree.length_complaints(source.lines)
 
 

@@ -3,6 +3,7 @@
 """Every rule of tools/check_source.py gets a file with one injected fault and must report its line, and a file of
 valid code that resembles faults, which it must accept."""
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,9 +23,13 @@ FAULTS = [
     ("direction", "schedules/a.c", '#include "base/text.h"\n#include "kernels/ops.h"\n', 3),
     ("direction", "base/a.c", '#include "kernels/ops.h"\n', 2),
     ("direction", "layers/a.c", '#include "trainer/recipe/recipe.h"\n', 2),
+    ("direction", "parallel/a.c", '#include "layers/norm.h"\n', 2),
+    ("direction", "trainer/a.c", '#include "tools/cli/options.h"\n', 2),
     ("direction", "stray/a.c", '#include "base/text.h"\n', 2),
     ("private", "layers/a.c", '#include "kernels/cpu/gemm.h"\n', 2),
     ("private", "trainer/a.c", '#include "kernels/strict/late.h"\n', 2),
+    ("private", "parallel/a.c", '#include "kernels/cuda/cuda.h"\n', 2),
+    ("private", "tools/a.c", '#include "kernels/dry/cost.h"\n', 2),
     ("folder-graph", "trainer/data/a.c",
      '#include "trainer/recipe/recipe.h"\n#include "trainer/engine/rank_state.h"\n', 3),
     ("folder-graph", "trainer/stray/a.c", '#include "trainer/recipe/recipe.h"\n', 2),
@@ -63,19 +68,26 @@ FAULTS = [
     ("python-function-length", "tools/a.py", "def f():\n" + "    g()\n" * 60, 2),
     ("python-function-length", "tools/a.py", "def f(:\n", 2),
     ("file-length", "base/a.c", "int f(void);\n" * 600, 601),
+    ("file-length", "tools/a", SCRIPT + ":\n" * 599, 601),
+    ("file-length", "base/meson.build", "# line\n" * 601, 601),
     ("spdx", "base/a.h", "#pragma once\n", 1),
     ("spdx", "tools/a", "#!/bin/sh\n", 1),
+    ("spdx", "tools/a", "#!/usr/bin/env python3\n# license\n", 1),
     ("dead-code", "base/a.c", "#if 0\nint f(void);\n#endif\n", 2),
     ("unfinished", "base/a.c", "int f(void); // TO" + "DO\n", 2),
     ("unfinished", "README.md", "FIX" + "ME\n", 1),
     ("machine-path", "tools/a", SCRIPT + "cat /ho" + "me/someone/x\n", 3),
     ("machine-path", "recipes/a.yaml", "data: ../share" + "d/x\n", 1),
+    ("machine-path", "docs/a.md", "Go to /tmp/w" + "t/x.\n", 1),
     ("whitespace", "base/a.c", "int\tf(void);\n", 2),
+    ("whitespace", "docs/a.md", "caf\udce9\n", 1),
     ("whitespace", "base/a.c", "int f(void); \n", 2),
     ("whitespace", "base/a.c", "int f(void);\r\n", 2),
     ("whitespace", "base/a.c", "int f(void);", 2),
     ("whitespace", "base/a.c", "int f(void);\n\n", 3),
     ("line-length", "base/a.c", "// " + "x" * 108 + "\n", 2),
+    ("line-length", "tools/a", SCRIPT + "# " + "x" * 119 + "\n", 3),
+    ("line-length", "recipes/a.yaml", "# " + "x" * 119 + "\n", 1),
     ("private-word", "layers/a.c", "// recompute what HOME_" + "AGAIN holds\n", 2),
     ("private-word", "docs/a.md", "Equal to the" + " bit.\n", 1),
     ("private-word", "tools/a.py", '"""A' + ' plan' + 'ted overflow."""\n', 2),
@@ -133,7 +145,7 @@ VALID = {
 def write(root, path, text):
     full = os.path.join(root, path)
     os.makedirs(os.path.dirname(full), exist_ok=True)
-    with open(full, "w", encoding="utf-8", newline="") as file:
+    with open(full, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         file.write(text)
 
 
@@ -150,7 +162,8 @@ def check_file(name, path, text):
         text = SCRIPT.splitlines(True)[1] + text
     with tempfile.TemporaryDirectory() as root:
         for header in ("base/text", "kernels/ops", "layers/norm", "trainer/recipe/recipe", "kernels/cpu/gemm",
-                       "kernels/strict/late", "trainer/engine/rank_state", "schedules/search/auto"):
+                       "kernels/strict/late", "kernels/cuda/cuda", "kernels/dry/cost", "tools/cli/options",
+                       "trainer/engine/rank_state", "schedules/search/auto"):
             write(root, header + ".h", LICENCE + "#pragma once\n")
         write(root, "base/other.c", LICENCE)
         write(root, path, text)
@@ -173,11 +186,13 @@ def folders():
     """A folder with too many files, and one without a README or with a long one, are reported; the others are not."""
     with tempfile.TemporaryDirectory() as root:
         names = [f"{folder}/{i}.c" for folder, count in (("full", 26), ("fits", 25)) for i in range(count)]
-        names += ["full/README.md", "fits/README.md", "fits/meson.build", "none/a.c", "long/README.md", ".ci/run"]
+        names += ["full/README.md", "fits/README.md", "fits/meson.build", "none/a.c", ".ci/run"]
+        names += ["long/README.md", "short/README.md"]
         for name in names:
-            write(root, name, "# Title\n\nWhat.\nWhere.\n" + ("Who.\n" * 9 if name.startswith("long") else ""))
+            text = "# Title\n\nWhat.\nWhere.\n" + ("Who.\n" * 9 if name.startswith("long") else "")
+            write(root, name, "# Title\n\nWhat.\n" if name.startswith("short") else text)
         found = [(path, rule) for path, _, rule, _ in check_source.check_tree.folder_complaints(root, names)]
-        if found != [("full", "folder-size"), ("long", "folder-readme"), ("none", "folder-readme")]:
+        if found != [("full", "folder-size"), *((path, "folder-readme") for path in ("long", "none", "short"))]:
             yield f"folders: the checker reported {found}"
 
 
@@ -189,6 +204,20 @@ def reader_map():
         found = [sentence.split()[0] for *_, sentence in check_source.check_tree.map_complaints(root, names)]
         if found != ["base/b.h"] or list(check_source.check_tree.map_complaints(root, names[:-1])):
             yield f"reading-map: the checker reported {found}"
+
+
+def lists():
+    """Every banned call and every private word is reported."""
+    for call in [*check_source.BANNED, *check_source.RESTRICTED]:
+        if check_file("banned-call", "layers/a.c", f"void f(void)\n{{\n    {call}(x);\n}}\n") != [
+                ("layers/a.c:4", "banned-call")]:
+            yield f"banned-call: {call}() was not reported"
+    for pattern in check_source.check_tree.WORDS:
+        word = pattern.split("|")[0].replace(r"\b", "").replace("(?!')", "").replace(r"\w+", "s").replace(r"\w*", "")
+        word = re.sub(r"\(\?:(\w+).*", r"\1", word).replace("s?", "s")
+        found = [sentence for _, sentence in check_source.check_tree.word_complaints(["", f"the {word}, x"])]
+        if not any(sentence.startswith(f'"{word}": ') for sentence in found):
+            yield f"private-word: {word} was not reported"
 
 
 def command_line():
@@ -208,7 +237,7 @@ def command_line():
 
 
 def main():
-    failures = [*exemptions(), *folders(), *reader_map(), *command_line()]
+    failures = [*exemptions(), *folders(), *reader_map(), *lists(), *command_line()]
     for name, path, text, line in FAULTS:
         found = check_file(name, path, text)
         if found != [(f"{path}:{line}", name)]:

@@ -100,6 +100,13 @@ WORDS = {
     r"\banew\b": "again, recomputed, restarts",
     r"\bbeside\b": "concurrently, next to it; a communication stream",
     r"\bwould work\b": "is valid",
+    r"\brehears\w+": "dry run, memory planning pass",
+    r"\bspoil\w*": "inject, damage",
+    r"\bdies\b|\bdied\b|\bdeath\b": "exits, fails; failure",
+    r"\blegal values?\b": "valid value",
+    r"\bnobody\b(?!')": "name who does not, or use the passive",
+    r"\bin peace\b": "gracefully",
+    r"\bspeakers?\b": "primary rank",
 }
 assert all(pattern.startswith(r"\b") for pattern in WORDS)
 ANY_WORD = re.compile(r"\b(?:" + "|".join(WORDS) + ")")  # 17 times as fast as one pattern after another

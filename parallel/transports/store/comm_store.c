@@ -177,7 +177,7 @@ static enum status get_end(struct store *store, int rank, double limit_s, struct
 }
 
 /* Every process returns the error of the lowest failed rank, PEER_LOST last. If the other ranks do not end,
- * a failed rank exits, and the others are told. */
+ * a failed rank exits, and the others are notified. */
 static enum status end_together(struct store *store, const struct world *world, enum status status)
 {
     struct end mine = {.status = (int32_t)status}, worst = {.status = OK};
@@ -187,22 +187,22 @@ static enum status end_together(struct store *store, const struct world *world, 
     int failed = -1;
     snprintf(mine.text, sizeof mine.text, "%s", status != OK ? fail_text() : "");
     snprintf(key, sizeof key, "end/%d", world->rank);
-    enum status told = store_set(store, key, &mine, sizeof mine);
-    for (int r = 0; r < world->size && told == OK; r++) {
+    enum status exchanged = store_set(store, key, &mine, sizeof mine);
+    for (int r = 0; r < world->size && exchanged == OK; r++) {
         struct end end;
         const double left = until - clock_s();
-        told = get_end(store, r, hurry ? (left > 0.01 ? left : 0.01) : 0.0, &end);
-        if (told == OK && end.status != OK &&
+        exchanged = get_end(store, r, hurry ? (left > 0.01 ? left : 0.01) : 0.0, &end);
+        if (exchanged == OK && end.status != OK &&
             (failed < 0 || (worst.status == PEER_LOST && end.status != PEER_LOST))) {
             failed = r;
             worst = end;
         }
     }
-    if (told != OK && hurry) {
+    if (exchanged != OK && hurry) {
         store_close(store, true);
         die_of(status, "rank %d: %s (the other ranks wait for it)", world->rank, mine.text);
     }
-    TRY(told);
+    TRY(exchanged);
     worst.text[sizeof worst.text - 1] = 0;
     return failed < 0 ? OK : fail((enum status)worst.status, "rank %d: %s", failed, worst.text);
 }

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static const double CLOSE_S = 10.0;       // for the other processes to close theirs
-static const double CLOSE_FAILED_S = 0.3; // to be told
+static const double CLOSE_FAILED_S = 0.3; // for the others to be notified
 enum { RETRY_MS = 20, WELCOME_MS = 2000 };
 
 struct store {

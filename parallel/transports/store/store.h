@@ -31,7 +31,7 @@ struct store_options {
 /* Connects to the store of the job. PEER_LOST if rank 0 cannot be reached within the limit. */
 MUST_USE enum status store_open(const struct store_options *options, struct store **out);
 /* Waits until the processes that depend on this one have closed theirs, too. failed: this process exits
- * early, which all others are told. Accepts NULL. */
+ * early, and all others are notified. Accepts NULL. */
 void store_close(struct store *store, bool failed);
 
 MUST_USE enum status store_set(struct store *store, const char *key, const void *data, size_t bytes);

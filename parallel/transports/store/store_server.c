@@ -203,7 +203,7 @@ static bool take_message(struct store_server *s, struct client *client, const st
             return false;
         memcpy(text, m->data, sizeof text);
         text[sizeof text - 1] = 0;
-        client->bye = true; // it has told why
+        client->bye = true; // it has reported why
         set_lost(s, text);
         return true;
     case STORE_HELLO:

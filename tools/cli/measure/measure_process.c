@@ -19,7 +19,7 @@ static const double GRACE_S = 5.0, RELEASE_S = 60.0;
 /* A run with a longer log is killed, and the log is truncated. */
 enum { MAX_LOG = 64 << 20, KEPT_LOG = 1 << 20 };
 
-/* Runs in the child. A launcher gets SIGTERM if the parent dies, since it has to end its ranks. */
+/* Runs in the child. A launcher gets SIGTERM if the parent exits, since it has to end its ranks. */
 static _Noreturn void start(char *const *argv, int log, bool is_launcher, pid_t parent)
 {
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
