@@ -290,10 +290,16 @@ def test_advice_on_cpu(folder):
 
 
 def test_long():
-    """A step that is too long for a tape is refused at once; one with many layers is planned."""
-    done = plan(GPT3, *ON_A100[:2], "tp=1", "pp=1", "dp=1", "train.global_batch_size=131072")
-    expect("too many microbatches", done.returncode == 2 and "131072 microbatches has more than 64 million ops" in
-           done.stderr and "train.micro_batch_size" in done.stderr, done)
+    """A step that is too long for a tape is refused before anything is recorded; one with many layers is planned."""
+    for degrees in (["pp=1"], ["pp=8", "pipeline.schedule=zb-v"]):
+        words = [CUBOID, "plan", GPT3, *ON_A100[:2], "tp=1", "dp=1", *degrees, "train.global_batch_size=131072"]
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+            errors = child.stderr.read()
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        expect("too many microbatches", child.returncode == 2 and "131072 microbatches has more than 64 million ops" in
+               errors and "train.micro_batch_size" in errors, errors)
+        expect("refused at once", used.ru_maxrss < 100000 and used.ru_utime + used.ru_stime < 1, used)
     done = plan(GPT3, *ON_A100[:2], "tp=1", "pp=1", "dp=1", "train.global_batch_size=2", "model.num_layers=5000")
     expect("many layers", done.returncode == 1 and "it does NOT fit" in done.stdout, done)
 

@@ -6,6 +6,7 @@
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/plan/draw/plan_draw.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -184,6 +185,8 @@ int plan_recipe(const struct recipe *recipe, const struct advice_source *source,
     struct run run = {.recipe = NULL};
     bool fits = true;
     enum status status = step_plan_profile(recipe, &profile);
+    if (status == OK)
+        status = memory_plan_check_length(recipe); // a schedule of this length takes time and memory, too
     if (status == OK)
         status = run_create(recipe, false, &run);
     if (status == OK) {

@@ -84,9 +84,19 @@ static enum status run_recorded(const struct run *run, int rank, struct dry_run_
     return status;
 }
 
-enum status memory_plan_too_long(const struct run *run)
+int64_t memory_plan_least_items(const struct recipe *recipe)
 {
-    const struct recipe *recipe = run->recipe;
+    enum { ITEMS_OF_LAYER = 24 }; // forward and backward, with parallel branches, RMSNorm and no biases
+    return ITEMS_OF_LAYER * recipe->model.num_layers * recipe_microbatches(recipe);
+}
+
+enum status memory_plan_check_length(const struct recipe *recipe)
+{
+    return memory_plan_least_items(recipe) > TAPE_MAX_ITEMS ? memory_plan_too_long(recipe) : OK;
+}
+
+enum status memory_plan_too_long(const struct recipe *recipe)
+{
     return fail(NOT_SUPPORTED,
                 "a step of %lld layers and %lld microbatches has more than %d million ops and messages, too "
                 "many to plan; use fewer microbatches: a smaller train.global_batch_size (now %lld) or a "
@@ -109,7 +119,7 @@ static enum status record(const struct run *run, int rank, bool repeats, struct 
         *tape = recorded;
     else
         tape_destroy(recorded);
-    return status == NOT_SUPPORTED ? memory_plan_too_long(run) : status;
+    return status == NOT_SUPPORTED ? memory_plan_too_long(run->recipe) : status;
 }
 
 enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,

@@ -33,8 +33,12 @@ MUST_USE enum status memory_plan_record(const struct run *run, int rank, struct 
 MUST_USE enum status memory_plan_record_all(const struct run *run, int rank, struct slot_use *slots,
                                             struct memory_plan *out, struct tape **tape);
 
+/* At least so many items are on the tapes of the pipeline ranks of a data rank. */
+int64_t memory_plan_least_items(const struct recipe *recipe);
+/* NOT_SUPPORTED for a recipe whose step is certainly too long for a tape, before anything is allocated. */
+MUST_USE enum status memory_plan_check_length(const struct recipe *recipe);
 /* NOT_SUPPORTED, with the keys that make a step too long for a tape. */
-enum status memory_plan_too_long(const struct run *run);
+enum status memory_plan_too_long(const struct recipe *recipe);
 
 /* Appends the keys that reduce the device memory of this recipe: "reduce it with
  * memory.recompute_granularity full, ...". */

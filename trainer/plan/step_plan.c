@@ -50,7 +50,7 @@ static enum status plan_rank(struct step_plan *plan, int pp)
         TRY(tape_overlap_gathers(plan->tapes[pp]));
     plan->items += tape_items(plan->tapes[pp]);
     if (plan->items > TAPE_MAX_ITEMS)
-        return memory_plan_too_long(run);
+        return memory_plan_too_long(run->recipe);
     memcpy(out->part_bytes, memory.use.peak_bytes, sizeof out->part_bytes);
     out->bytes = memory.use.peak_total_bytes;
     plan->assumes_memory = assumes_memory(&run->recipe->assume);
@@ -203,6 +203,7 @@ static enum status make(struct step_plan *plan, bool timeline)
 {
     if (plan->profile != NULL)
         TRY(step_plan_check_profile(plan->run, plan->profile));
+    TRY(memory_plan_check_length(plan->run->recipe));
     TRY(allocate(plan));
     for (int pp = 0; pp < plan->count; pp++)
         TRY(plan_rank(plan, pp));

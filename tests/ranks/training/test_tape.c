@@ -198,10 +198,16 @@ static void close_job(struct tape_case *job)
 /* What the tapes of all ranks add up to. */
 static enum status check_together(const struct tape_case *job)
 {
-    const int ranks = job->run.mesh.world;
+    const int ranks = job->run.mesh.world, replicas = ranks / job->run.mesh.degrees.pp;
+    int64_t items = 0;
     double flops = 0.0, expected = expected_matmul_flops(&job->run);
     for (int rank = 0; rank < ranks; rank++)
         flops += tape_matmul_flops(job->plan[rank]);
+    for (int rank = 0; rank < ranks; rank++)
+        items += tape_items(job->plan[rank]);
+    if (items < replicas * memory_plan_least_items(job->run.recipe))
+        return fail(OUT_OF_BOUND, "%lld items; expected at least %d x %lld", (long long)items, replicas,
+                    (long long)memory_plan_least_items(job->run.recipe));
     if (flops != expected)
         return fail(OUT_OF_BOUND, "%.0f FLOPs of matmuls; expected %.0f", flops, expected);
     return tapes_match(job->plan, ranks);
