@@ -194,6 +194,24 @@ enum status random_recipe(const struct tiny *tiny, uint64_t number, int steps, s
     return status;
 }
 
+enum status random_recipe_layout(const struct tiny *tiny, uint64_t number, struct random_recipe *recipe)
+{
+    enum status status = OK;
+    char unused[2][CHOICES_CHARS];
+    struct draw d = {.generator = philox_named(number, "random.layout"),
+                     .common = unused[0],
+                     .layout = recipe->layout,
+                     .one = unused[1]};
+    for (int i = 0; i < MAX_TRIES; i++) {
+        recipe->layout[0] = unused[0][0] = unused[1][0] = 0;
+        draw_layout(&d);
+        status = check(tiny, recipe);
+        if (status == OK)
+            return OK;
+    }
+    return status;
+}
+
 /* ---- options of memory and of the pipeline ---- */
 
 static void draw_recompute(struct draw *d)

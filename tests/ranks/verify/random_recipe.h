@@ -17,6 +17,10 @@ struct random_recipe {
 MUST_USE enum status random_recipe(const struct tiny *tiny, uint64_t number, int steps,
                                    struct random_recipe *out);
 
+/* Replaces the layout by another random one of the same model, optimizer, precision and batch. */
+MUST_USE enum status random_recipe_layout(const struct tiny *tiny, uint64_t number,
+                                          struct random_recipe *recipe);
+
 /* Adds options to the layout, each that is valid with those before it: recomputation, offload,
  * post-validation, overlap, low-precision formats, more schedules, uneven stages. */
 void random_recipe_options(const struct tiny *tiny, uint64_t number, struct random_recipe *recipe);
