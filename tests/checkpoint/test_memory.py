@@ -234,15 +234,26 @@ def test_bad_input():
     forget("bad", "first", "second")
 
 
-def test_full_memory():
-    """The memory of node b is full for its copy, from the second save on: reported once, training continues."""
-    faults = {"LD_PRELOAD": LIBRARY, "FAULT_FOLDER": f"{MEMORY}/b", "FAULT_NAME": "rank-00000.safetensors.cuboid-tmp"}
+def train_in_full_memory(name):
+    """The output of a run for which node b has no memory for files of that name, from the second save on."""
+    faults = {"LD_PRELOAD": LIBRARY, "FAULT_FOLDER": f"{MEMORY}/b", "FAULT_NAME": name}
     train("full", "dp=2", "train.train_iters=4", *KEYS, FAULT_COUNT="count", **faults)
     with open("count", encoding="utf-8") as file:
         faults["FAULT_CALL"] = str(int(file.read()) + 1)
     forget("full")
-    train("whole", "dp=2", "train.train_iters=8")
-    output = train("full", "dp=2", "train.train_iters=8", *KEYS, FAULT_KIND="nospace", FAULT_LAST="1000000", **faults)
+    return train("full", "dp=2", "train.train_iters=12", *KEYS, FAULT_KIND="nospace", FAULT_LAST="1000000", **faults)
+
+
+def test_full_memory():
+    """Reported once, and training continues; if there is no memory for the record, its removal fails, too."""
+    train("whole", "dp=2", "train.train_iters=12")
+    output = train_in_full_memory("run.json")
+    expect(output, "warning: checkpoint.memory_dir: step", "is not saved in memory", f"{MEMORY}/b/run.json: No space",
+           "remains; training continues")
+    assert output.count("warning") == 2, output
+    same("whole", "full")
+    forget("full")
+    output = train_in_full_memory("rank-00000.safetensors.cuboid-tmp")
     expect(output, "warning")
     expect(output, "warning: checkpoint.memory_dir: step 4 is not saved in memory", f"{MEMORY}/b/step-00000004",
            "No space left on device; that of step 2 remains; training continues")

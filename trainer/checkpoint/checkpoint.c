@@ -94,8 +94,9 @@ static enum status abandon(struct rank_state *w, const struct save_ticket *ticke
 {
     struct text reason = {0};
     explain(w, status, &reason);
-    if (w->world->rank == 0 && checkpoint_lock_check(w->run->checkpoint_lock) == OK)
-        folder_abandon(w->run->recipe->checkpoint.save, ticket);
+    if (w->world->rank == 0 && checkpoint_lock_check(w->run->checkpoint_lock) == OK &&
+        folder_abandon(w->run->recipe->checkpoint.save, ticket) != OK)
+        print_line(stderr, "warning: %s", fail_text());
     status = fail(status, "%s", reason.chars);
     text_free(&reason);
     return status;

@@ -330,16 +330,17 @@ enum status folder_publish(const char *save, const struct save_ticket *ticket)
     return status;
 }
 
-void folder_abandon(const char *save, const struct save_ticket *ticket)
+enum status folder_abandon(const char *save, const struct save_ticket *ticket)
 {
     struct text partial = {0};
     if (ticket->attempt == 0)
-        return;
+        return OK;
     folder_of_ticket(save, ticket, &partial);
-    remove_or_warn(partial.chars);
-    if (run_record_set_unfinished(save, NULL) != OK)
-        print_line(stderr, "warning: %s", fail_text());
+    enum status status = folder_remove(partial.chars, is_part);
+    if (status == OK)
+        status = run_record_set_unfinished(save, NULL);
     text_free(&partial);
+    return status;
 }
 
 static enum status remove_checkpoint(const char *save, int64_t step)
@@ -382,23 +383,20 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
         print_line(stderr, "warning: %s", fail_text());
 }
 
-void folder_keep_only(const char *save, const char *run, int64_t step)
+enum status folder_keep_only(const char *save, const char *run, int64_t step)
 {
     struct entries entries;
-    if (entries_read(save, &entries) != OK)
-        entries = (struct entries){0};
-    for (size_t i = 0; i < entries.count; i++) {
+    enum status status = entries_read(save, &entries);
+    for (size_t i = 0; status == OK && i < entries.count; i++) {
         struct text path = {0};
         folder_of_step(save, entries.list[i].step, "", &path);
         if (entries.list[i].suffix[0] == 0 && entries.list[i].step != step &&
-            is_own(path.chars, run, entries.list[i].step) &&
-            remove_checkpoint(save, entries.list[i].step) != OK)
-            print_line(stderr, "warning: %s", fail_text());
+            is_own(path.chars, run, entries.list[i].step))
+            status = remove_checkpoint(save, entries.list[i].step);
         text_free(&path);
     }
     free(entries.list);
-    if (run_record_set_unfinished(save, NULL) != OK)
-        print_line(stderr, "warning: %s", fail_text());
+    return status == OK ? run_record_set_unfinished(save, NULL) : status;
 }
 
 /* ---- finding ---- */

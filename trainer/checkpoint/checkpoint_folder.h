@@ -39,15 +39,16 @@ void folder_of_ticket(const char *save, const struct save_ticket *ticket, struct
 MUST_USE enum status folder_begin(const char *save, int64_t step, struct save_ticket *out);
 /* Renames the folder to its final name. */
 MUST_USE enum status folder_publish(const char *save, const struct save_ticket *ticket);
-/* Removes the folder of a failed save, as far as possible. */
-void folder_abandon(const char *save, const struct save_ticket *ticket);
+/* Removes the folder of a failed save, as far as possible. A failure may be ignored: the next save
+ * removes what remains. */
+enum status folder_abandon(const char *save, const struct save_ticket *ticket);
 /* Keeps the newest `keep` complete checkpoints of this run up to this step, and those whose step is a
  * multiple of `retain` (0: none), which do not count; removes the others. keep 0: keeps all. Prints a line
  * on standard error for one that it cannot remove. This ends the save: nothing is unfinished. */
 void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain);
-/* Removes all complete checkpoints of this run but that of `step` (-1: none is kept). Prints a line on
- * standard error for one that it cannot remove. */
-void folder_keep_only(const char *save, const char *run, int64_t step);
+/* Removes all complete checkpoints of this run but that of `step` (-1: none is kept), as far as possible; the
+ * status of the first that it cannot remove. This ends the save: nothing is unfinished. */
+MUST_USE enum status folder_keep_only(const char *save, const char *run, int64_t step);
 /* Removes the folders that this run has recorded as unfinished, and completes an interrupted replacement.
  * IO_ERROR names a replaced checkpoint that cannot be renamed back; its record is kept. */
 MUST_USE enum status folder_clean(const char *save);

@@ -267,8 +267,8 @@ void memory_checkpoints_remove(struct memory_checkpoints *m)
 {
     if (m == NULL || !memory_is_leader(m))
         return;
-    folder_keep_only(m->folder.chars, m->run, -1);
-    if (folder_clean(m->folder.chars) != OK || folder_remove(m->folder.chars, is_record) != OK)
+    if (folder_keep_only(m->folder.chars, m->run, -1) != OK || folder_clean(m->folder.chars) != OK ||
+        folder_remove(m->folder.chars, is_record) != OK)
         print_line(stderr, "warning: checkpoint.memory_dir: %s", fail_text());
     (void)rmdir(recipe_of(m)->memory_dir); // unless it has other files
 }
