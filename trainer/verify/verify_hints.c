@@ -26,7 +26,7 @@ static void print_absent(const struct recipe *r, FILE *to)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].absent)
             fprintf(to, "%s%s",
-                    count++ > 0 ? ", " : "not checked, because this recipe does without: ", parts[i].what);
+                    count++ > 0 ? ", " : "not checked, because this recipe does not use it: ", parts[i].what);
     if (count > 0)
         fputc('\n', to);
 }
