@@ -29,7 +29,7 @@ static const char help[] =
     "  --restarts N      start the run again after a failure, at most N times, from the newest checkpoint\n"
     "  --launch COMMAND  starts the ranks, such as 'srun -N {nodes} -n {ranks}'; default: threads\n"
     "  --no-check        do not check the nodes first (cuboid doctor --check)\n"
-    "  --supervised      last word of the commands that --restarts starts\n";
+    "  --supervised      internal: marks the commands that --restarts starts\n";
 
 /* Only a supervisor looks for missing nodes. */
 static void warn_of_elastic(const struct recipe *recipe)
