@@ -203,20 +203,6 @@ const char *number_text(double value, char out[NUMBER_CHARS])
     return out;
 }
 
-const char *number_text_f32(float value, char out[NUMBER_CHARS])
-{
-    if (!isfinite(value))
-        return number_text((double)value, out);
-    if (whole_text((double)value, out))
-        return out;
-    for (int digits = 1; digits <= 9; digits++) {
-        snprintf(out, NUMBER_CHARS, "%.*g", digits, (double)value);
-        if (strtof(out, NULL) == value)
-            break;
-    }
-    return out;
-}
-
 bool number_parse(const char *string, double *out)
 {
     // strtod() also accepts hexadecimal numbers, which are unexpected in a recipe: 0x1p3 would be 8.

@@ -41,7 +41,6 @@ int utf8_length(const char *string);
  * also "nan", "inf", "-inf". */
 #define NUMBER_CHARS 32
 const char *number_text(double value, char out[NUMBER_CHARS]);
-const char *number_text_f32(float value, char out[NUMBER_CHARS]);
 
 /* Parses the whole string as a number: no leading or trailing characters, no overflow. */
 bool number_parse(const char *string, double *out);

@@ -97,12 +97,6 @@ enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, stru
     return row_linear_forward(&mlp->out, pass, pass_tensor(pass, mlp->after), addend, y);
 }
 
-enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x, struct tensor *y)
-{
-    TRY(mlp_forward_features(mlp, pass, x));
-    return mlp_forward_out(mlp, pass, (struct tensor){0}, y);
-}
-
 /* Everything but the matmul with the first layer's weight. */
 static enum status backward_features(const struct mlp *mlp, const struct pass *pass)
 {

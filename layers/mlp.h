@@ -19,11 +19,9 @@ struct mlp {
 void mlp_declare_params(struct declaration *d);
 struct mlp mlp_declare(const struct layer_context *context, struct slot_layout *layout, int layer);
 
-/* x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the bias of the second layer. */
-MUST_USE enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x,
-                                 struct tensor *y);
-/* The two halves of mlp_forward(). The first stops before the second matmul and computes every activation
- * that the backward pass reads. */
+/* The forward pass in two halves: the first computes every activation that the backward pass reads, and the
+ * second is the last matmul. x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the bias of the
+ * second layer. addend: as for row_linear_forward(). */
 MUST_USE enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass, struct tensor x);
 MUST_USE enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, struct tensor addend,
                                      struct tensor *y);

@@ -12,6 +12,7 @@ for code. The checker reads text, not types: every rule must be decidable from t
 A rule is one function below with @rule, and one injected fault in tests/check_source. Where a file must
 break a rule, EXEMPT gives the reason; an unneeded exemption is also reported."""
 import ast
+import collections
 import fnmatch
 import os
 import re
@@ -529,15 +530,27 @@ def kinds_of(source):
     return kinds
 
 
-def check(root, exempt):
+def functions_of(source):
+    """(name, line, whether it is defined here) of each function of a header."""
+    for start, _, text, body in top_level(source):
+        match = re.search(r"(\w+)\s*\(", ATTRIBUTES.sub(" ", text))
+        if match and not match.group(1).isupper():
+            yield match.group(1), first_text(source, start), body is not None
+
+
+def check(root, exempt, only_tests=()):
     """All findings in the tree at `root`, as (path, line, rule, sentence)."""
-    complaints, used = [], set()
+    complaints, used, names, functions = [], set(), collections.Counter(), {}
     for path in tree_files(root):
         if matches(path, DATA) or os.path.getsize(os.path.join(root, path)) > 4 << 20:
             continue
         source = Source(root, path)
         if "\0" in source.text:
             continue
+        if source.kind in C_FILES and not is_test(path):
+            names.update(re.findall(r"\w+", source.code))
+            if source.kind in (".h", ".cuh"):
+                functions.update({name: (path, *where) for name, *where in functions_of(source)})
         kinds = kinds_of(source)
         for name, (suffixes, function) in RULES.items():
             found = list(function(source)) if kinds & set(suffixes) else []
@@ -547,26 +560,28 @@ def check(root, exempt):
                 complaints += [(path, line, name, sentence) for line, sentence in found]
     for name, path in sorted(set(exempt) - used):
         complaints.append((path, 1, name, "the exemption in tools/check_source.py is not needed: remove it"))
-    return sorted(complaints)
+    return sorted([*complaints, *check_tree.call_complaints(names, functions, only_tests)])
 
 
 def main(arguments):
     if arguments == ["--list"]:
         for name, (_, function) in RULES.items():
             print(f"{name:24} {function.__doc__}")
+        print(f"{'uncalled':24} A function of a header is called, and not by tests only.")
         print(f"{'folder-size':24} A folder has at most 25 files.")
         print(f"{'folder-readme':24} A folder has a short README.md.")
         print(f"{'reading-map':24} docs/reading.md links every public header.")
         return 0
     if arguments and arguments[0] == "--root" and len(arguments) == 2:
-        root, exempt = arguments[1], {}
+        root, exempt, only_tests = arguments[1], {}, {}
     elif not arguments:
-        root, exempt = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), EXEMPT
+        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        exempt, only_tests = EXEMPT, check_tree.ONLY_TESTS
     else:
         print("usage: tools/check_source.py [--list | --root FOLDER]", file=sys.stderr)
         return 2
     paths = tree_files(root)
-    complaints = sorted([*check(root, exempt), *check_tree.folder_complaints(root, paths),
+    complaints = sorted([*check(root, exempt, only_tests), *check_tree.folder_complaints(root, paths),
                          *check_tree.map_complaints(root, paths)])
     for path, line, name, sentence in complaints:
         print(f"{path}:{line}: {sentence} [{name}]")

@@ -61,6 +61,9 @@ FAULTS = [
     ("state", "base/a.c", "int f(void)\n{\n    static int calls = 0;\n    return ++calls;\n}\n", 4),
     ("state", "base/a.c", "int f(void)\n{\n    static char buffer[64];\n    return buffer[0];\n}\n", 4),
     ("state", "kernels/cuda/a.cu", 'extern "C" {\nint counter;\n}\n', 3),
+    ("uncalled", "base/a.h", "#pragma once\nint f(void);\n", 3),
+    ("uncalled", "layers/a.h", "#pragma once\nint *f(int (*g)(void));\nstatic inline int h(void)\n{\n    return 0;\n}\n"
+     "static inline int k(void)\n{\n    return k() + f(k) + *f(k);\n}\n", 4),
     ("function-length", "base/a.c", LONG_FUNCTION, 2),
     ("function-length", "base/a.c", "static const int x = 1;\n\n" + LONG_FUNCTION, 4),
     ("function-length", "kernels/cuda/a.cu", 'extern "C" {\n' + LONG_FUNCTION + "}\n", 3),
@@ -124,6 +127,7 @@ VALID = {
     + "enum { LIMIT = 4 };\nstruct point {\n    int x, y;\n};\ntypedef int (*callback)(void);\n"
     + "static int (*const hook)(int) = NULL;\n"
     + "static int sum(int (*each)(int), int n);\nint sum_of(const int *list, int n) __attribute__((pure));\n"
+    + "int text_add(struct text *t, int n)\n{\n    return n == 0 ? 0 : text_add(t, n - 1);\n}\n"
     + "void run(struct x *x, int (*body)(struct x *x, void *argument), void *argument)\n{\n"
     + "    static const int weights[] = {1, 2};\n    x->exit(1);\n    my_strcpy(x);\n}\n"
     + "#define LOOP(n) \\\n    for (int i = 0; i < (n); i++) { \\\n    }\n"
@@ -180,6 +184,12 @@ def exemptions():
         unneeded = {("state", "base/a.c"): "reason", ("state", "base/b.c"): "none"}
         if complaints(root, unneeded) != [("base/b.c:1", "state")]:
             yield "an unneeded exemption was not reported"
+        write(root, "base/b.h", LICENCE + "#pragma once\nint f(void);\n")
+        found = [(path, rule) for path, _, rule, _ in
+                 check_source.check(root, {("state", "base/a.c"): "reason"}, {"f": "reason", "g": "none"})
+                 if rule != "own-header"]
+        if found != [("tools/dev/check_tree.py", "uncalled")]:
+            yield f"ONLY_TESTS: the checker reported {found}"
 
 
 def folders():

@@ -60,6 +60,23 @@ MAP = "docs/reading.md"
 NOT_ON_MAP = ["kernels/*/*", "tools/*", "tests/*"]
 
 
+# Functions of the program that only tests call, and why they are not in tests/.
+ONLY_TESTS = {
+    "data_epoch_samples": "what an epoch is, for tests of the order of the data",
+    "group_all_to_all": "the collective of experts (docs/design-notes.md), tested on every transport",
+    "memory_kept_of_block": "a part of the formula, compared with published tables",
+    "memory_plan_record_all": "the reference for tapes whose sections are repeated",
+    "message_bytes_from": "the bytes per peer that an observer sees",
+    "message_bytes_to": "the bytes per peer that an observer sees",
+    "number_decode": "defines the codes of a number format",
+    "number_encode": "defines the codes of a number format",
+    "offload_stream": "access to a private member",
+    "philox_normal": "defines the numbers that init_normal() draws",
+    "philox_uniform": "defines the elements that dropout keeps",
+    "status_name": "the table of statuses is private",
+    "world_run_threads": "a world without a launcher",
+}
+
 # Private words that were replaced, and the term to use. Words with an everyday meaning are not here.
 WORDS = {
     r"\bHOME_(?:INPUT|UNTIL|AGAIN|SCRATCH)\w*": "activation lifetimes are KEEP_..., RECOMPUTE and SCRATCH",
@@ -196,6 +213,19 @@ def map_complaints(root, paths):
         on_map = path.endswith(".h") and not any(fnmatch.fnmatch(path, pattern) for pattern in NOT_ON_MAP)
         if on_map and f"(../{path})" not in text:
             yield MAP, 1, "reading-map", f"{path} is missing: add it to the table of its folder"
+
+
+def call_complaints(names, functions, only_tests):
+    """(path, line, rule, sentence) of each function of a header that only tests call. names: how often each word occurs
+    in the code; functions: name to (path, line, whether it is defined in the header)."""
+    uncalled = {name for name, (_, _, defined) in functions.items() if names[name] <= (1 if defined else 2)}
+    for name in sorted(uncalled - set(only_tests)):
+        path, line, _ = functions[name]
+        yield path, line, "uncalled", (f"only tests call {name}(), if any: remove it, or give the reason in "
+                                       "ONLY_TESTS of tools/dev/check_tree.py")
+    for name in sorted(set(only_tests) - uncalled):
+        yield ("tools/dev/check_tree.py", 1, "uncalled",
+               f"{name}() is called, or does not exist: remove it from ONLY_TESTS")
 
 
 def word_complaints(lines):

@@ -308,7 +308,8 @@ enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y)
     case ATTENTION:
         return attention_layer_forward(&l->attention, pass, x, y);
     case MLP:
-        return mlp_forward(&l->mlp, pass, x, y);
+        TRY(mlp_forward_features(&l->mlp, pass, x));
+        return mlp_forward_out(&l->mlp, pass, (struct tensor){0}, y);
     case BLOCK:
     case HEAD:
         TRY(copy(b->stream, (struct copy){.in = x, .out = pass_tensor(pass, l->x)}));

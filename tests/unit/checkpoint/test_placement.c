@@ -6,6 +6,19 @@
 
 enum { MAX_NODES = 16 };
 
+/* True if every node has a holder that is not lost. lost: [nodes]. */
+static bool survives(const struct placement *p, const bool *lost)
+{
+    for (int node = 0; node < p->nodes; node++) {
+        bool held = false;
+        for (int copy = 0; copy < p->copies; copy++)
+            held = held || !lost[placement_holder(p, node, copy)];
+        if (!held)
+            return false;
+    }
+    return true;
+}
+
 /* Returns how many sets of `lost` nodes (1 or 2) a checkpoint survives; *sets: the number of sets. */
 static int survived(int nodes, int copies, int lost, int *sets)
 {
@@ -16,7 +29,7 @@ static int survived(int nodes, int copies, int lost, int *sets)
         for (int b = lost == 1 ? a : a + 1; b < (lost == 1 ? a + 1 : nodes); b++) {
             bool is_lost[MAX_NODES] = {false};
             is_lost[a] = is_lost[b] = true;
-            count += placement_survives(&placement, is_lost);
+            count += survives(&placement, is_lost);
             (*sets)++;
         }
     return count;

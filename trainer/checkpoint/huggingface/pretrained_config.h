@@ -24,9 +24,6 @@ struct pretrained_config {
 MUST_USE enum status pretrained_config_parse(const char *path, const struct text *json,
                                              struct problems *warnings, struct pretrained_config *out);
 
-/* The value of a model key; NULL: not listed. */
-const char *pretrained_config_value(const struct pretrained_config *config, const char *key);
-
 /* Appends the section `model` as YAML. */
 void pretrained_config_yaml(const struct pretrained_config *config, struct text *out);
 

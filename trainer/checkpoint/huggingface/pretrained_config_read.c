@@ -33,14 +33,6 @@ static enum status not_valid(const struct reader *r, const char *key, const json
                 expected);
 }
 
-const char *pretrained_config_value(const struct pretrained_config *config, const char *key)
-{
-    for (int i = 0; i < config->count; i++)
-        if (strcmp(config->values[i].key, key) == 0)
-            return config->values[i].value;
-    return NULL;
-}
-
 /* Sets a model key. A second key of config.json with the same model key must have the same value. */
 static enum status set(const struct reader *r, const char *from, const char *model_key, const char *value)
 {

@@ -8,15 +8,3 @@ int placement_holder(const struct placement *p, int node, int copy)
     const int first = group * p->copies, size = group == last ? p->nodes - first : p->copies;
     return first + (node - first + copy) % size;
 }
-
-bool placement_survives(const struct placement *p, const bool *lost)
-{
-    for (int node = 0; node < p->nodes; node++) {
-        bool held = false;
-        for (int copy = 0; copy < p->copies; copy++)
-            held = held || !lost[placement_holder(p, node, copy)];
-        if (!held)
-            return false;
-    }
-    return true;
-}

@@ -10,14 +10,9 @@
  * copies. */
 #pragma once
 
-#include <stdbool.h>
-
 struct placement {
     int nodes, copies; // 1 <= copies <= nodes
 };
 
 /* The node with copy `copy` of the shards of `node`; copy 0 is on `node` itself. */
 int placement_holder(const struct placement *placement, int node, int copy);
-
-/* True if every node has a holder that is not lost. lost: [nodes]. */
-bool placement_survives(const struct placement *placement, const bool *lost);

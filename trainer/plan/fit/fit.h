@@ -40,7 +40,6 @@ size_t fit_rows_count(const struct fit_rows *rows);
 size_t fit_rows_left_out(const struct fit_rows *rows); // without a prediction or a printed time
 const char *fit_rows_source(const struct fit_rows *rows, size_t row); // the cell `paper`
 const struct published_row *fit_rows_row(const struct fit_rows *rows, size_t row);
-double fit_rows_printed(const struct fit_rows *rows, size_t row); // seconds
 const struct published *fit_rows_table(const struct fit_rows *rows, size_t row);
 int fit_rows_cluster(const struct fit_rows *rows, size_t row);
 int fit_rows_cluster_count(const struct fit_rows *rows);

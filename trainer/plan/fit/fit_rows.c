@@ -173,11 +173,6 @@ const struct published_row *fit_rows_row(const struct fit_rows *rows, size_t row
     return rows->list[row].row;
 }
 
-double fit_rows_printed(const struct fit_rows *rows, size_t row)
-{
-    return rows->list[row].printed_s;
-}
-
 const struct published *fit_rows_table(const struct fit_rows *rows, size_t row)
 {
     return rows->list[row].table;

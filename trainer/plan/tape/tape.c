@@ -287,16 +287,3 @@ int64_t tape_items(const struct tape *tape)
         items += tape->lanes[lane].count;
     return items;
 }
-
-double tape_matmul_flops(const struct tape *tape)
-{
-    double flops = 0.0;
-    for (int lane = 0; lane < tape->lane_count; lane++)
-        for (int i = 0; i < tape->lanes[lane].count; i++) {
-            const struct tape_item *item = &tape->lanes[lane].items[i];
-            const struct op_record *op = item->kind == TAPE_OP ? &tape->ops[item->index] : NULL;
-            if (op != NULL && op->kind == OP_GEMM)
-                flops += 2.0 * (double)op->shape[0] * (double)op->shape[1] * (double)op->shape[2];
-        }
-    return flops;
-}

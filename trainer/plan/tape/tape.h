@@ -75,9 +75,6 @@ enum { TAPE_MAX_ITEMS = 64000000 };
 /* The number of items of all lanes. */
 int64_t tape_items(const struct tape *tape);
 
-/* FLOPs of all matmuls, 2·m·n·k each, without attention. */
-double tape_matmul_flops(const struct tape *tape);
-
 /* Records the tape of a rank on any device; memory_plan_record() uses the dry device. Attach the recorder's
  * observer to the device, and to the world before its comms are created. All that is enqueued between the
  * calls with true and false is recorded: exactly one step. */
