@@ -24,7 +24,7 @@ static enum predict_group group_of(const struct tape_group *group, enum call cal
         return GROUP_TP;
     if (strncmp(group->name, "pp", 2) == 0)
         return GROUP_PP;
-    if (strstr(group->name, "dp") != NULL || strcmp(group->name, "ties") == 0)
+    if (tape_group_is_data(group) || strcmp(group->name, "ties") == 0)
         return is_sharded ? GROUP_ZERO : GROUP_DP;
     return GROUP_OTHER;
 }

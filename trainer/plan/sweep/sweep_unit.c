@@ -267,7 +267,7 @@ static enum status add_traffic(const struct run *run, struct tape *const *tapes,
                 continue;
             const struct tape_message *message = &tape->messages[item->index];
             const enum phase phase = phase_of(tape->actions[item->action].name);
-            if (strstr(tape->groups[message->group].name, "dp") == NULL || phase == PHASE_OTHER)
+            if (!tape_group_is_data(&tape->groups[message->group]) || phase == PHASE_OTHER)
                 continue;
             if (phase == PHASE_UPDATE && message->call == CALL_ALL_GATHER &&
                 step_plan_overlaps_gathers(run->recipe))

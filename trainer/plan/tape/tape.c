@@ -280,6 +280,11 @@ void tape_destroy(struct tape *tape)
     free(tape);
 }
 
+bool tape_group_is_data(const struct tape_group *group)
+{
+    return strstr(group->name, "dp") != NULL;
+}
+
 int64_t tape_items(const struct tape *tape)
 {
     int64_t items = 0;

@@ -36,6 +36,8 @@ struct tape_group {
     int size;
     int *ranks;
 };
+/* A group of data-parallel ranks: "dp", "dp|cp". */
+bool tape_group_is_data(const struct tape_group *group);
 
 struct tape_message {
     enum call call;

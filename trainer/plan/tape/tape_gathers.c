@@ -10,7 +10,7 @@ static bool is_gather(const struct tape *tape, const struct tape_item *item)
 {
     const struct tape_message *message = item->kind == TAPE_MESSAGE ? &tape->messages[item->index] : NULL;
     return message != NULL && message->call == CALL_ALL_GATHER &&
-           strstr(tape->groups[message->group].name, "dp") != NULL;
+           tape_group_is_data(&tape->groups[message->group]);
 }
 
 /* Whether the item belongs to the first forward pass of a chunk: "3F0". */
