@@ -62,6 +62,15 @@ Test(rows, a_file_cut_inside_its_last_cell)
     EXPECT_REJECTED("tp,step_ti", "t.csv:1: the last line has no line end");
 }
 
+Test(rows, all_problems_of_a_file_at_once)
+{
+    EXPECT_REJECTED("tp,depth,step_time_s\n8,1,12.5\n0,1,3\n4,2\n2,1,\"250 ms\"\n4,1,23.",
+                    "t.csv:1: unknown column 2: \"depth\"", "t.csv:3: column tp: \"0\" is not an integer",
+                    "t.csv:4: 2 cells; the header has 3 columns; complete or remove the row",
+                    "t.csv:5: column step_time_s: \"250 ms\" is not a number",
+                    "t.csv:6: the last line has no line end");
+}
+
 Test(rows, a_written_cell_reads_back)
 {
     const char *const cells[] = {"plain", "a,b", "a \"b\"", "two\r\nlines", "", "\"", " x "};

@@ -7,10 +7,9 @@
 
 enum { SHOWN = 60 };
 
-/* Finds the column of each cell of the header; false after adding problems. */
-static bool read_header(const struct published *table, int columns[CSV_MAX_CELLS], struct problems *problems)
+/* Finds the column of each cell of the header; below 0: unknown. */
+static void read_header(const struct published *table, int columns[CSV_MAX_CELLS], struct problems *problems)
 {
-    const size_t before = problems->errors;
     const struct csv_record *header = &table->csv.records[0];
     int first[PUBLISHED_COLUMNS] = {0};
     for (size_t i = 0; i < header->count; i++) {
@@ -20,16 +19,15 @@ static bool read_header(const struct published *table, int columns[CSV_MAX_CELLS
         columns[i] = column_find(name);
         const char *near = columns[i] < 0 ? nearest_name(name, names, PUBLISHED_COLUMNS) : NULL;
         if (columns[i] < 0)
-            problems_add(problems, "%s:%d: unknown column %zu: \"%.*s\"%s%s%s", table->path, header->line,
-                         i + 1, SHOWN, name, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
-                         near != NULL ? "?" : "");
+            problems_add(problems, "%s:%d: unknown column %zu: \"%.*s\"; %s%s%s", table->path, header->line,
+                         i + 1, SHOWN, name, near != NULL ? "did you mean " : "", near != NULL ? near : "",
+                         near != NULL ? "?" : "remove it (cuboid table --columns)");
         else if (first[columns[i]] > 0)
             problems_add(problems, "%s:%d: column %s occurs twice, as columns %d and %zu; remove one of them",
                          table->path, header->line, name, first[columns[i]], i + 1);
         else
             first[columns[i]] = (int)i + 1;
     }
-    return problems->errors == before;
 }
 
 static void read_cell(const struct published *table, struct published_row *row, int column, const char *cell,
@@ -47,10 +45,11 @@ static void read_cell(const struct published *table, struct published_row *row, 
     text_free(&expected);
 }
 
-static void read_rows(struct published *table, const int *columns, struct problems *problems)
+static void read_rows(struct published *table, const int *columns, size_t record_count,
+                      struct problems *problems)
 {
     const size_t width = table->csv.records[0].count;
-    for (size_t i = 1; i < table->csv.record_count; i++) {
+    for (size_t i = 1; i < record_count; i++) {
         const struct csv_record *record = &table->csv.records[i];
         struct published_row *row = &table->rows[table->count++];
         row->line = record->line;
@@ -59,26 +58,13 @@ static void read_rows(struct published *table, const int *columns, struct proble
             row->number[k] = NAN;
         }
         if (record->count != width)
-            problems_add(problems, "%s:%d: %zu cells; the header has %zu columns", table->path, record->line,
-                         record->count, width);
+            problems_add(problems, "%s:%d: %zu cells; the header has %zu columns; complete or remove the row",
+                         table->path, record->line, record->count, width);
         else
             for (size_t k = 0; k < width; k++)
-                read_cell(table, row, columns[k], table->csv.cells[record->first_cell + k], problems);
+                if (columns[k] >= 0)
+                    read_cell(table, row, columns[k], table->csv.cells[record->first_cell + k], problems);
     }
-}
-
-/* A file that was cut off inside its last cell looks complete, except for the line end. */
-static bool check_end(const char *path, const struct csv *csv, const char *bytes, size_t length,
-                      struct problems *problems)
-{
-    const bool ends = bytes[length - 1] == '\n';
-    if (!ends)
-        problems_add(
-            problems,
-            "%s:%d: the last line has no line end, so it may be cut off; copy the file again, or end "
-            "the line if it is complete",
-            path, csv->records[csv->record_count - 1].line);
-    return ends;
 }
 
 /* Whether a table of `bytes` bytes may have so many rows: those with values in their columns have more, so
@@ -89,11 +75,31 @@ static bool rows_fit(size_t count, size_t bytes)
     return count <= (TIMES_SIZE * bytes + SPARE_BYTES) / sizeof(struct published_row);
 }
 
+/* Reads header and rows. complete: the last line has a line end. A file that was cut off inside its last cell
+ * looks complete otherwise, so that line is an error, and not read. */
+static void read_records(struct published *table, bool complete, struct problems *problems)
+{
+    const size_t count = table->csv.record_count - (complete ? 0 : 1);
+    int columns[CSV_MAX_CELLS];
+    table->rows = calloc(table->csv.record_count, sizeof *table->rows);
+    if (table->rows == NULL)
+        die(__FILE__, __LINE__, "rows", "out of memory for a table");
+    if (count > 0) {
+        read_header(table, columns, problems);
+        read_rows(table, columns, count, problems);
+    }
+    if (!complete)
+        problems_add(
+            problems,
+            "%s:%d: the last line has no line end, so it may be cut off; copy the file again, or end "
+            "the line if it is complete",
+            table->path, table->csv.records[table->csv.record_count - 1].line);
+}
+
 enum status published_parse(const char *path, const char *bytes, size_t length, struct published *out,
                             struct problems *problems)
 {
     const size_t before = problems->errors;
-    int columns[CSV_MAX_CELLS];
     *out = (struct published){.path = text_copy(path)};
     if (csv_parse(path, bytes, length, &out->csv, problems)) {
         if (out->csv.record_count == 0)
@@ -101,12 +107,8 @@ enum status published_parse(const char *path, const char *bytes, size_t length, 
         else if (!rows_fit(out->csv.record_count, length))
             problems_add(problems, "%s: %zu rows in %zu bytes are almost empty; remove those without values",
                          path, out->csv.record_count, length);
-        else if (check_end(path, &out->csv, bytes, length, problems) && read_header(out, columns, problems)) {
-            out->rows = calloc(out->csv.record_count, sizeof *out->rows);
-            if (out->rows == NULL)
-                die(__FILE__, __LINE__, "rows", "out of memory for a table");
-            read_rows(out, columns, problems);
-        }
+        else
+            read_records(out, bytes[length - 1] == '\n', problems);
     }
     if (problems->errors == before)
         return OK;
