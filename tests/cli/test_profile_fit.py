@@ -51,6 +51,12 @@ def test_fit(rows, folder):
     with open(fitted, encoding="utf-8") as file:
         text = file.read()
     expect("it has the error of the fit", "rows: 5" in text and "base:" not in text, done)
+    mixed = os.path.join(folder, "mixed.csv")
+    gpus = iter(("gpu_type", "H100 (DGX)", "A100", "NVIDIA A100-SXM4-80GB", "", "GB200", "A100"))
+    with open(mixed, "w", encoding="utf-8") as file:
+        file.writelines(f"{next(gpus)},{line}\n" for line in ROWS.splitlines())
+    done = run("fit", mixed, "--base", "dgx-a100-80", "--fast")
+    expect("rows of other GPUs are left out", done.returncode == 0 and "3 step times; 3 rows" in done.stdout, done)
     done = run("fit", rows, "--base", fitted, "--fast", "train.micro_batch_size=2")
     expect("overrides are of all rows", done.returncode == 0 and "5 step times" in done.stdout, done)
 

@@ -27,6 +27,7 @@ DEVICES = {
     "a100": ["selene", "hagemann2023", "zero-bubble", "jean-zay", "megascale"],
     "h100": ["eos", "llama3-h100"],
 }
+MORE = {"a100": ["megatron-ci@dgx-a100-80"], "h100": ["megatron-ci@dgx-h100"]}  # rows that no profile is fitted to
 PARAMETER = re.compile(r"^([a-z][a-z0-9_]+) +(\S+) +(\S+) +(\d+) %(  at a bound)?")
 
 
@@ -62,7 +63,8 @@ def fit(cuboid, name):
 
 
 def validate(cuboid, device):
-    command = ["profile", "validate", *(f"{table}@{name}-sheet" for name in DEVICES[device] for table in TABLES[name])]
+    command = ["profile", "validate", *(f"{table}@{name}-sheet" for name in DEVICES[device] for table in TABLES[name]),
+               *MORE.get(device, [])]
     done = subprocess.run([cuboid, *command], stdout=subprocess.PIPE, text=True, check=True)
     write(os.path.join(ROOT, "docs", "fits", f"{device}.txt"), f"$ {' '.join(['cuboid', *command])}\n{done.stdout}")
     print(done.stdout[done.stdout.index("% error"):], flush=True)

@@ -37,7 +37,8 @@ MUST_USE enum status fit_rows_plan(const struct fit_table *tables, size_t table_
                                    const struct fit_options *options, struct fit_rows **out);
 void fit_rows_destroy(struct fit_rows *rows); // takes NULL
 size_t fit_rows_count(const struct fit_rows *rows);
-size_t fit_rows_left_out(const struct fit_rows *rows); // without a prediction or a printed time
+/* Rows without a printed time or a prediction by the profile of their table, such as those of another GPU. */
+size_t fit_rows_left_out(const struct fit_rows *rows);
 const char *fit_rows_source(const struct fit_rows *rows, size_t row); // the cell `paper`
 const struct published_row *fit_rows_row(const struct fit_rows *rows, size_t row);
 const struct published *fit_rows_table(const struct fit_rows *rows, size_t row);

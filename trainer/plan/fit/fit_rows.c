@@ -101,7 +101,9 @@ static void plan_table(struct fit_rows *rows, const struct fit_table *table, int
             options->progress(options->context, "planning", rows->count + rows->left_out, all);
         *row = (struct fit_row){
             .row = &table->published->rows[i], .table = table->published, .cluster = cluster};
-        const bool planned = plan_row(&row_options, rows->clusters[cluster].profile, row);
+        const struct cluster_profile *profile = rows->clusters[cluster].profile;
+        const bool planned =
+            table_row_has_gpu(row->row, profile->device.name) && plan_row(&row_options, profile, row);
         rows->count += planned;
         rows->left_out += !planned;
     }

@@ -97,6 +97,9 @@ void table_free(struct table *table);
 struct recipe *table_row_recipe(const struct table_options *options, const struct published_row *row,
                                 int layers, struct text *reason);
 
+/* False if the row names another kind of GPU than the name of a device does: "H100 (DGX)", A100-SXM4-80GB. */
+bool table_row_has_gpu(const struct published_row *row, const char *device);
+
 /* predicted / printed - 1; NAN if one of them is 0. */
 double table_error(double predicted, double printed);
 

@@ -16,20 +16,34 @@ static void add_reason(struct text *reason, const struct problems *problems)
     }
 }
 
+/* GPUs by words in their names, the more specific ones first. */
+static const struct known_gpu {
+    const char *word, *other, *profile;
+} known_gpus[] = {
+    {"GB200", "", "gb200-nvl72"}, {"B200", "", "dgx-b200"},      {"H200", "", "dgx-h200"},
+    {"H100", "", "dgx-h100"},     {"A100", "40", "dgx-a100-40"}, {"A100", "", "dgx-a100-80"},
+    {"V100", "", "dgx-v100-32"},
+};
+
+static const struct known_gpu *known_gpu(const char *name)
+{
+    for (size_t i = 0; i < sizeof known_gpus / sizeof *known_gpus; i++)
+        if (strstr(name, known_gpus[i].word) != NULL && strstr(name, known_gpus[i].other) != NULL)
+            return &known_gpus[i];
+    return NULL;
+}
+
 /* The shipped profile for the name of a GPU; NULL: none. */
 static const char *profile_of_gpu(const char *gpu)
 {
-    static const struct {
-        const char *word, *other, *profile;
-    } known[] = {
-        {"GB200", "", "gb200-nvl72"}, {"B200", "", "dgx-b200"},      {"H200", "", "dgx-h200"},
-        {"H100", "", "dgx-h100"},     {"A100", "40", "dgx-a100-40"}, {"A100", "", "dgx-a100-80"},
-        {"V100", "", "dgx-v100-32"},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strstr(gpu, known[i].word) != NULL && strstr(gpu, known[i].other) != NULL)
-            return known[i].profile;
-    return NULL;
+    const struct known_gpu *known = known_gpu(gpu);
+    return known != NULL ? known->profile : NULL;
+}
+
+bool table_row_has_gpu(const struct published_row *row, const char *device)
+{
+    const struct known_gpu *of_row = known_gpu(row->cell[PUBLISHED_GPU_TYPE]), *other = known_gpu(device);
+    return of_row == NULL || other == NULL || strcmp(of_row->word, other->word) == 0;
 }
 
 static void set_profile(struct recipe_names *overrides, const char *name)
