@@ -117,9 +117,9 @@ def test_schedule(folder):
         expect_not_slower([*keys, less], ("1f1b", "zb-h1"))
     again, _ = planned.__wrapped__(*keys, less, "pipeline.schedule=auto")
     expect("the same again", again == got, again)
-    given, _ = planned(*auto, "pipeline.auto_memory_limit=4")
+    limited, _ = planned(*auto, "pipeline.auto_memory_limit=4")
     plain, _ = planned(*auto, "pipeline.auto_times=plan")
-    expect("a limit is kept, and the times that are given", given["step_time_s"] != plain["step_time_s"], given)
+    expect("a limit is kept", limited["step_time_s"] != plain["step_time_s"], limited)
     path = os.path.join(folder, "auto.yaml")
     done = run("plan", *auto, "-o", path)
     with open(path, encoding="utf-8") as file:
@@ -129,6 +129,21 @@ def test_schedule(folder):
            again["step_time_s"] == plain["step_time_s"], recipe)
     refuse("times of a plan need a profile", ["pipeline.auto_times", "cluster.profile"], "plan", GPT3,
            "pipeline.schedule=auto", "pipeline.auto_times=plan", "pp=2")
+
+
+def test_post_validation():
+    """Steps overlap, so the last stage, which has the head and is the slowest, does not hide what memory gains."""
+    keys = [os.path.join(os.path.dirname(GPT3), "papers", "zero-bubble.yaml"), "pp=8", "dp=1",
+            "train.micro_batch_size=6", "train.global_batch_size=144", "pipeline.layout=[2,3,3,3,3,3,3,2]",
+            "memory.recompute_granularity=none", "pipeline.schedule=auto", "pipeline.optimizer_post_validation=true"]
+    one, _ = planned(*keys, "pipeline.auto_memory_limit=8")
+    two, _ = planned(*keys, "pipeline.auto_memory_limit=16")
+    expect("twice the activations make the step shorter", two["step_time_s"] < 0.95 * one["step_time_s"] and
+           two["memory_peak_bytes"] > 1.5 * one["memory_peak_bytes"], two)
+    same, _ = planned(*keys, "pipeline.auto_memory_limit=16", "pipeline.auto_times=plan")
+    other, _ = planned(*keys, "pipeline.auto_memory_limit=16", "pipeline.auto_times=given")
+    expect("a limit does not replace the times of the plan", same["step_time_s"] == two["step_time_s"] and
+           other["step_time_s"] != two["step_time_s"], other)
 
 
 def expect_not_slower(keys, names, more=()):
@@ -209,6 +224,7 @@ with tempfile.TemporaryDirectory() as temporary:
     test_best_of_all()
     test_layouts(temporary)
     test_degrees()
+    test_post_validation()
     test_schedule(temporary)
     test_named_schedules()
     test_cpu(temporary)

@@ -81,6 +81,11 @@ def test_file(folder):
     of_paper = write(folder, "paper," + HEADER.replace("schedule", "vpp,schedule") + "Zero Bubble," +
                      interleaved.replace("GPT,4,", "GPT,6,").replace("interleaved", "4,interleaved"))
     check("embedding and head as layers", run(of_paper), 0, out="tp2 pp2 dp1 v4 b1 interleaved")
+    row = "Zero Bubble,GPT,22,2304,24,50257,1024,8,1,8,1,6,144,ZB-{}p,none,bf16,{},\n"
+    of_paper = write(folder, "paper," + HEADER + row.format(1, 1.395) + row.format(2, 1.241))
+    done = run(of_paper, "--json")
+    one, two = [found["predicted_s"] for found in json.loads(done.stdout)["rows"]]
+    expect("steps of ZB-1p and ZB-2p overlap", abs(one / 1.395 - 1) < 0.05 and abs(two / 1.241 - 1) < 0.05, done)
     of_paper = write(folder, "paper," + HEADER + "Hagemann2023," + ROW + "Zero Bubble," + ROW)
     check("two papers have no common base", run(of_paper), 1, out="no cluster profile; use --profile NAME")
     path = write(folder, HEADER + ROW + ROW.replace("512,4,", "512,5,"))

@@ -78,11 +78,11 @@ static int default_virtual_stages(const struct recipe *r)
     return own > 0 ? (int)(own < (int64_t)most ? own : (int64_t)most) : 1;
 }
 
-/* The default of pipeline.auto_times: given times and limits are used. */
+/* The default of pipeline.auto_times: given times are used. */
 static enum schedule_times default_times(const struct recipe *r)
 {
     static const char *const keys[] = {"pipeline.auto_f", "pipeline.auto_i", "pipeline.auto_w",
-                                       "pipeline.auto_comm", "pipeline.auto_memory_limit"};
+                                       "pipeline.auto_comm"};
     if (r->cluster.profile == NULL || r->pipeline.schedule == NULL ||
         strcmp(r->pipeline.schedule, "auto") != 0)
         return TIMES_GIVEN;

@@ -152,10 +152,10 @@ const struct recipe_row recipe_rows[] = {
         .aliases = "enable_optimizer_post_validation"),
     ROW("pipeline.auto_times", CHOICE, pipeline.search.times, NULL,
         "With `schedule: auto`: `plan` takes the times of each stage and of a message from a plan with "
-        "`cluster.profile`, and what fits into the device as the memory limit; `given` those of the next "
-        "keys.",
-        .derived = "plan with cluster.profile and none of the next keys, else given", .choices = auto_times,
-        .one_rank = "auto"),
+        "`cluster.profile`, and what fits into the device as the memory limit, unless "
+        "`auto_memory_limit` is set; `given` those of the next keys.",
+        .derived = "plan with cluster.profile and none of the next four keys, else given",
+        .choices = auto_times, .one_rank = "auto"),
     ROW("pipeline.auto_f", REAL, pipeline.search.f, "1",
         "With `schedule: auto`: time of a microbatch's forward pass through all virtual stages of a rank, "
         "in any unit.",

@@ -76,10 +76,10 @@ static enum status add_candidate(struct named *n, const char *name)
 }
 
 /* The planned step of run->schedule; INFINITY if it does not fit. */
-static enum status plan(const struct named *n, double *step_s)
+static enum status plan(struct run *run, const struct cluster_profile *profile, double *step_s)
 {
     struct step_plan plan;
-    TRY(step_plan_make(n->run, n->profile, &plan));
+    TRY(step_plan_make(run, profile, &plan));
     *step_s = plan.fits ? plan.step_s : INFINITY;
     step_plan_free(&plan);
     return OK;
@@ -103,11 +103,11 @@ static void swap(struct schedule **a, struct schedule **b)
 static enum status plan_candidates(struct named *n)
 {
     double best_s, step_s = 0.0;
-    TRY(plan(n, &best_s));
+    TRY(plan(n->run, n->profile, &best_s));
     qsort(n->list, (size_t)n->count, sizeof *n->list, by_bound);
     for (int i = 0; i < n->count && n->list[i].bound_s < best_s; i++) {
         swap(&n->run->schedule, &n->list[i].schedule);
-        const enum status status = plan(n, &step_s);
+        const enum status status = plan(n->run, n->profile, &step_s);
         if (status != OK || step_s >= best_s)
             swap(&n->run->schedule, &n->list[i].schedule);
         else
@@ -131,5 +131,20 @@ enum status choose_named(struct run *run, const struct cluster_profile *profile)
     for (int i = 0; i < n.count; i++)
         schedule_destroy(n.list[i].schedule);
     sweep_bounds_destroy(n.bounds);
+    return status == NO_MEMORY ? status : OK;
+}
+
+enum status choose_shorter(struct run *run, const struct cluster_profile *profile, struct schedule *other)
+{
+    double own_s = 0.0, other_s = 0.0;
+    enum status status = step_plan_check_profile(run, profile);
+    if (status == OK)
+        status = plan(run, profile, &own_s);
+    swap(&run->schedule, &other);
+    if (status == OK)
+        status = plan(run, profile, &other_s);
+    if (status != OK || other_s >= own_s)
+        swap(&run->schedule, &other);
+    schedule_destroy(other);
     return status == NO_MEMORY ? status : OK;
 }

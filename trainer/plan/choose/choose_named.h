@@ -13,3 +13,7 @@
  * shorter or run->schedule does not fit. Schedules that hold weights twice are not considered. A run that
  * cannot be planned keeps its schedule. NO_MEMORY. */
 MUST_USE enum status choose_named(struct run *run, const struct cluster_profile *profile);
+/* Replaces run->schedule by `other` if its planned step is shorter, or only it fits; destroys the one that is
+ * not kept. A run that cannot be planned keeps its schedule. NO_MEMORY. */
+MUST_USE enum status choose_shorter(struct run *run, const struct cluster_profile *profile,
+                                    struct schedule *other);

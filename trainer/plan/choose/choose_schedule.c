@@ -115,11 +115,12 @@ static enum status find_limit(const struct choosing *c, int *limit)
     return OK;
 }
 
-/* Builds the schedule with fewer and fewer microbatches in flight, until it fits. */
-static enum status build_to_fit(struct choosing *c)
+/* Builds the schedule with fewer and fewer microbatches in flight, until it fits. *used: its limit. */
+static enum status build_to_fit(struct choosing *c, double *used)
 {
     const int v = c->run->recipe->pipeline.virtual_stages;
     double before = INFINITY;
+    *used = 0.0;
     TRY(build(c, 0.0));
     while (before > 1.0) {
         int chunks;
@@ -128,9 +129,31 @@ static enum status build_to_fit(struct choosing *c)
             return OK;
         const double limit = fmax(fmin((double)chunks / v, before - 1.0 / v), 1.0);
         TRY(build(c, limit));
-        before = limit;
+        *used = before = limit;
     }
     return OK;
+}
+
+/* The search minimizes the time from the first action of any rank to the last one. With post-validation, a
+ * step takes the longest time of a single rank, from its first action to its last one: if stages differ, the
+ * slowest one hides from the search what the others could gain. So it also searches with equal stages. */
+static enum status try_equal_stages(struct choosing *c, int stages, double limit)
+{
+    struct schedule *const first = c->run->schedule;
+    struct stage_cost mean = {0.0, 0.0, 0.0};
+    if (!c->run->recipe->pipeline.optimizer_post_validation)
+        return OK;
+    for (int i = 0; i < stages; i++)
+        add_cost(&mean, c->stages[i], 1.0 / stages);
+    for (int i = 0; i < stages; i++)
+        c->stages[i] = mean;
+    c->run->schedule = NULL;
+    enum status status = build(c, limit);
+    struct schedule *const other = c->run->schedule;
+    c->run->schedule = first;
+    if (status == OK)
+        status = choose_shorter(c->run, c->profile, other);
+    return status;
 }
 
 enum status choose_schedule(struct run *run)
@@ -145,7 +168,10 @@ enum status choose_schedule(struct run *run)
     if (status == OK) {
         find_times(&c, stages);
         const double limit = recipe->pipeline.search.memory_limit;
-        status = limit > 0.0 ? build(&c, limit) : build_to_fit(&c);
+        double used = limit;
+        status = limit > 0.0 ? build(&c, limit) : build_to_fit(&c, &used);
+        if (status == OK)
+            status = try_equal_stages(&c, stages, used);
         if (status == OK && limit == 0.0)
             status = choose_named(run, profile);
     }

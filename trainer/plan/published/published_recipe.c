@@ -339,6 +339,10 @@ void published_recipe_infer(const struct published_row *row, struct published_re
     for (size_t i = 0; i < sizeof llama / sizeof *llama && contains(row->cell[PUBLISHED_MODEL], "llama"); i++)
         infer(made, llama[i]);
     infer_virtual_stages(row, made);
+    // ZB-1p and ZB-2p are defined with it: their bubbles vanish since a stage starts the next step early.
+    if (degree(row, PUBLISHED_PP) > 1.0 && (begins_with(row->cell[PUBLISHED_SCHEDULE], "zb-1p") ||
+                                            begins_with(row->cell[PUBLISHED_SCHEDULE], "zb-2p")))
+        infer(made, "pipeline.optimizer_post_validation=true");
     // Other programs with a pipeline reduce gradients once for a step, as this one with stage 1.
     if (*row->cell[PUBLISHED_ZERO_STAGE] == '2' && degree(row, PUBLISHED_PP) > 1.0)
         overrides_set(&made->overrides, "parallel.zero_stage=1");
