@@ -3,7 +3,7 @@
  *
  *     "Hello<|eot|> there"    the document
  *     "Hello" 128009 " there" added tokens                     added_tokens.h
- *     "Hello" ...             normalizer: NFC or another      hf_encode.c
+ *     "Hello" ...             normalizer: NFC or another       hf_encode.c
  *     "Hello"   " there"      pre-tokenizer: words             split.h
  *     9906      1070          merges                           bpe.h
  *     128000 9906 128009 1070 post-processor: prefix, suffix   added by the caller
