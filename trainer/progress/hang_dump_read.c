@@ -136,8 +136,8 @@ static void read_rank(const json_t *entry, struct hang_rank *out)
     read_messages(json_object_get(entry, "messages"), &out->progress);
 }
 
-/* Whether a file of `bytes` bytes may have so many ranks: those of a judging node have their messages, so
- * that the memory is in proportion to the file. */
+/* Whether a file of `bytes` bytes may have so many ranks: those of the node that reports have their
+ * messages, so that the memory is in proportion to the file. */
 static bool ranks_fit(size_t count, size_t bytes)
 {
     enum { TIMES_SIZE = 32, SPARE_BYTES = 8 << 20 };

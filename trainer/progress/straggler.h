@@ -6,11 +6,11 @@
  * Peers have the same pipeline coordinate, and thus the same work. A rank is compared with their median, so
  * that one slow peer does not hide another.
  *
- * Two conditions hold for a rank that is named: in almost all of the last steps it took at least 10 % longer
- * than its peers in that step, if any of them share its core, than these, since whatever disturbs the core is
- * not the rank's; and so did its fastest one of these steps, compared with theirs. Whatever
- * disturbs a healthy rank, such as other processes that share its caches, comes and goes: of many steps, some
- * are as fast as those of its peers. */
+ * A rank is named under two conditions: in almost all of the last steps it took at least 10 % longer than its
+ * peers in that step, and the fastest of these steps took at least 10 % longer than theirs. Disturbances of a
+ * healthy rank, such as other processes that share its caches, come and go: some of its steps are as fast as
+ * those of its peers. If peers share the core of the rank, it is compared with these only: a slow core is not
+ * the fault of the rank. */
 #pragma once
 
 #include "base/progress.h"
