@@ -30,6 +30,7 @@ struct control {
     struct control_node *nodes; // on the first node: states of the others
     struct newcomer newcomers[MAX_NEW];
     int newcomer_count;
+    int64_t since_end_ns; // since a rank has ended, on any node
 };
 
 /* Sent with a hello: both ends must agree on the layout of what follows. */
@@ -48,6 +49,7 @@ enum status control_open(bool several_hosts, struct control **out)
         return fail(NO_MEMORY, "no memory for the control connection");
     c->first.file = -1;
     c->listening = -1;
+    c->since_end_ns = INT64_MAX / 2; // none has
     enum status status = wire_listen(several_hosts, &c->listening, &c->port);
     if (status == OK)
         *out = c;
@@ -77,8 +79,11 @@ void control_close(struct control *c)
     if (c->first.file >= 0)
         (void)wire_send(c->first.file, WIRE_BYE, NULL, 0);
     free_node(&c->first);
-    for (int i = 0; i < c->count; i++)
+    for (int i = 0; i < c->count; i++) {
+        if (c->nodes[i].file >= 0)
+            (void)wire_send(c->nodes[i].file, WIRE_BYE, NULL, 0);
         free_node(&c->nodes[i]);
+    }
     free(c->nodes);
     for (int i = 0; i < c->newcomer_count; i++)
         close(c->newcomers[i].file);
@@ -113,6 +118,14 @@ bool control_is_remote(const struct control *control)
 
 /* ---- progress of a node ---- */
 
+static int count_in(int32_t state, const struct control_rank *ranks, int count)
+{
+    int found = 0;
+    for (int r = 0; r < count; r++)
+        found += ranks[r].head.state == state;
+    return found;
+}
+
 /* Replaces the ranks of a node. */
 static bool take_ranks(struct control_node *node, const struct wire_message *m)
 {
@@ -124,6 +137,8 @@ static bool take_ranks(struct control_node *node, const struct wire_message *m)
     }
     if (m->bytes > 0)
         memcpy(ranks, m->data, m->bytes);
+    node->ended = node->ended || count_in(PROGRESS_ENDED, ranks, (int)count) >
+                                     count_in(PROGRESS_ENDED, node->ranks, node->count);
     if ((int)count != node->count) { // an answer with as many ranks as before
         free(node->all);
         node->all = NULL;
@@ -141,9 +156,21 @@ static bool take_all(struct control_node *node, const struct wire_message *m)
         return false;
     free(node->all);
     node->all = malloc(m->bytes + 1);
-    if (node->all != NULL)
-        memcpy(node->all, m->data, m->bytes);
-    return node->all != NULL;
+    if (node->all == NULL)
+        return false;
+    memcpy(node->all, m->data, m->bytes);
+    int ended = 0;
+    for (int r = 0; r < node->count; r++)
+        ended += node->all[r].progress.head.state == PROGRESS_ENDED;
+    node->ended = node->ended || ended > count_in(PROGRESS_ENDED, node->ranks, node->count);
+    return true;
+}
+
+/* The process at the other end has ended; if its node has others, one of them will connect. */
+static void take_bye(struct control_node *node)
+{
+    node->ended = node->ended || count_in(PROGRESS_ACTIVE, node->ranks, node->count) > 0;
+    node->count = 0;
 }
 
 /* ---- the first node ---- */
@@ -234,10 +261,19 @@ static void read_node(struct control_node *node)
     else if (good && m.kind == WIRE_ALL)
         good = take_all(node, &m);
     else if (good && m.kind == WIRE_BYE)
-        node->count = 0; // its ranks have ended
+        take_bye(node);
     wire_free(&m);
     if (!good)
         disconnect(node);
+}
+
+/* Disconnects after a failed send, when the last messages have been read: the other end may have sent its end
+ * and closed the connection. */
+static void leave_node(struct control_node *node)
+{
+    while (node->file >= 0 && wire_is_ready(node->file, 0))
+        read_node(node);
+    disconnect(node);
 }
 
 static void read_nodes(struct control *c)
@@ -250,13 +286,14 @@ static void read_nodes(struct control *c)
 void control_serve(struct control *c, const struct control_rank *mine, int count, int64_t passed_ns)
 {
     accept_nodes(c, passed_ns);
+    c->since_end_ns += passed_ns;
     for (int i = 0; i < c->count; i++)
         c->nodes[i].silent_ns += passed_ns;
     read_nodes(c);
     for (int i = 0; i < c->count; i++)
         if (c->nodes[i].file >= 0 && c->nodes[i].silent_ns == 0 &&
             !wire_send(c->nodes[i].file, WIRE_RANKS, mine, (size_t)count * sizeof *mine))
-            disconnect(&c->nodes[i]);
+            leave_node(&c->nodes[i]);
 }
 
 int control_nodes(const struct control *control)
@@ -276,7 +313,7 @@ void control_collect(struct control *c)
         free(c->nodes[i].all);
         c->nodes[i].all = NULL;
         if (c->nodes[i].file >= 0 && !wire_send(c->nodes[i].file, WIRE_GIVE_ALL, NULL, 0))
-            disconnect(&c->nodes[i]);
+            leave_node(&c->nodes[i]);
     }
     for (bool complete = false; !complete && clock_ns() < end_ns;) {
         complete = true;
@@ -332,18 +369,10 @@ static void connect_first(struct control *c)
         c->first.silent_ns = 0;
 }
 
-enum control_request control_report(struct control *c, const struct control_rank *mine, int count,
-                                    int64_t passed_ns)
+/* Reads the messages of the first node that have arrived. */
+static enum control_request read_first(struct control_node *first)
 {
-    struct control_node *first = &c->first;
     enum control_request request = CONTROL_NOTHING;
-    first->silent_ns += passed_ns;
-    if (first->file >= 0 && first->silent_ns > patience_ns)
-        disconnect(first);
-    if (first->file < 0)
-        connect_first(c);
-    if (first->file >= 0 && !wire_send(first->file, WIRE_RANKS, mine, (size_t)count * sizeof *mine))
-        disconnect(first);
     while (first->file >= 0 && wire_is_ready(first->file, 0)) {
         struct wire_message m = {0};
         bool good = wire_receive(first->file, WIRE_MAX_BYTES, &m);
@@ -353,10 +382,30 @@ enum control_request control_report(struct control *c, const struct control_rank
             request = CONTROL_EVERYTHING;
         else if (good && m.kind == WIRE_END)
             request = CONTROL_END;
+        else if (good && m.kind == WIRE_BYE)
+            take_bye(first);
         wire_free(&m);
         if (!good)
             disconnect(first);
     }
+    return request;
+}
+
+enum control_request control_report(struct control *c, const struct control_rank *mine, int count,
+                                    int64_t passed_ns)
+{
+    struct control_node *first = &c->first;
+    first->silent_ns += passed_ns;
+    c->since_end_ns += passed_ns;
+    if (first->file >= 0 && first->silent_ns > patience_ns)
+        disconnect(first);
+    if (first->file < 0)
+        connect_first(c);
+    const bool sent =
+        first->file >= 0 && wire_send(first->file, WIRE_RANKS, mine, (size_t)count * sizeof *mine);
+    const enum control_request request = read_first(first); // also if the first node has closed it
+    if (!sent)
+        disconnect(first);
     return request;
 }
 
@@ -370,4 +419,32 @@ void control_send_all(struct control *c, const struct hang *hang)
 const struct control_node *control_first(const struct control *control)
 {
     return &control->first;
+}
+
+/* ---- ends ---- */
+
+void control_restart(struct control *c)
+{
+    if (c != NULL)
+        c->since_end_ns = 0;
+}
+
+bool control_take_ended(struct control *c)
+{
+    bool ended = false;
+    if (c == NULL)
+        return false;
+    for (int i = -1; i < c->count; i++) {
+        struct control_node *node = i < 0 ? &c->first : &c->nodes[i];
+        ended = ended || node->ended;
+        node->ended = false;
+    }
+    if (ended)
+        control_restart(c);
+    return ended;
+}
+
+int64_t control_since_end_ns(const struct control *control)
+{
+    return control->since_end_ns;
 }

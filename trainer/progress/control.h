@@ -42,6 +42,7 @@ struct control_node {
     char name[HANG_NODE_CHARS];
     int file;          // -1: not connected
     int64_t silent_ns; // since its last message
+    bool ended;        // one of its ranks has ended: until control_take_ended()
     int count;
     struct control_rank *ranks; // [count]
     struct hang_rank *all;      // [count] after control_collect(); NULL: no answer
@@ -78,3 +79,10 @@ enum control_request control_report(struct control *control, const struct contro
 void control_send_all(struct control *control, const struct hang *hang);
 /* The latest known state of the first node. */
 const struct control_node *control_first(const struct control *control);
+
+/* When a rank ends, others may have waited for it, and what it sent last may still be on its way. The time
+ * without progress of all ranks is therefore counted from that moment on. control_restart(): one of this node
+ * has ended; accepts NULL. control_take_ended(): whether one of another node has since the last call. */
+void control_restart(struct control *control);
+bool control_take_ended(struct control *control);
+int64_t control_since_end_ns(const struct control *control);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/progress/control_view.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A node whose connection has been closed for so long is gone: otherwise another of its processes would have
@@ -18,6 +19,13 @@ static const struct control_node *node_of(const struct control *control, int ind
     return control_is_remote(control) ? control_first(control) : control_node(control, index);
 }
 
+static int64_t stalled_ns_of(const struct control *control, const struct control_node *node, int rank)
+{
+    const int64_t ns = node->ranks[rank].stalled_ns + node->silent_ns,
+                  since_end_ns = control_since_end_ns(control);
+    return ns < since_end_ns ? ns : since_end_ns;
+}
+
 static bool is_gone(const struct control_node *node)
 {
     return node->file < 0 && node->count > 0 && node->silent_ns > gone_ns;
@@ -30,7 +38,7 @@ struct control_state control_summarize(const struct control *control)
         const struct control_node *node = node_of(control, n);
         for (int r = 0; r < node->count; r++) {
             const struct control_rank *rank = &node->ranks[r];
-            int64_t stalled_ns = rank->stalled_ns + node->silent_ns;
+            int64_t stalled_ns = stalled_ns_of(control, node, r);
             if (rank->head.longest_ns > state.longest_ns)
                 state.longest_ns = rank->head.longest_ns;
             if (rank->head.state != PROGRESS_ACTIVE)
@@ -58,13 +66,14 @@ void control_fill(const struct control *control, struct hang_rank *out)
         for (int r = 0; r < node->count; r++, out++) {
             if (node->all != NULL) {
                 *out = node->all[r];
+                out->stalled_s = fmin(out->stalled_s, 1e-9 * (double)control_since_end_ns(control));
                 continue;
             }
             memset(out, 0, sizeof *out);
             out->progress.head = node->ranks[r].head;
             out->progress.head.groups = 0;
             out->progress.head.messages = 0;
-            out->stalled_s = 1e-9 * (double)(node->ranks[r].stalled_ns + node->silent_ns);
+            out->stalled_s = 1e-9 * (double)stalled_ns_of(control, node, r);
             out->process = is_gone(node) ? PROCESS_IS_GONE : PROCESS_NODE_SILENT;
             memcpy(out->node, node->name, sizeof out->node);
         }

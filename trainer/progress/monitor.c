@@ -138,7 +138,10 @@ static enum status take_snapshot(const struct monitor *m, double limit_s, bool o
 {
     TRY(hang_create(page_slots(m->page) + (others ? control_ranks(m->control) : 0), out));
     out->limit_s = limit_s;
-    out->count = watch_snapshot(m->page, m->watched, m->config.page.node, out->ranks);
+    bool ended;
+    out->count = watch_snapshot(m->page, m->watched, m->config.page.node, &ended, out->ranks);
+    if (ended)
+        control_restart(m->control);
     if (others) {
         control_fill(m->control, &out->ranks[out->count]);
         out->count += control_ranks(m->control);
@@ -212,6 +215,13 @@ static bool is_settled(struct monitor *m, bool gone)
                 : nanosecond * (double)min_ns >= settle_s || since_s >= settle_max_s;
 }
 
+/* After messages of other nodes have been read. */
+static void restart_after_end(struct monitor *m)
+{
+    if (control_take_ended(m->control))
+        watch_restart(m->page, m->watched);
+}
+
 static void check_ranks(struct monitor *m)
 {
     const struct control_state others = control_summarize(m->control);
@@ -233,6 +243,7 @@ static void check_ranks(struct monitor *m)
     struct hang_finding finding = {0};
     if (control_is_started(m->control) && !control_is_remote(m->control))
         control_collect(m->control);
+    restart_after_end(m);
     MUST(take_snapshot(m, limit_s, true, &hang));
     MUST(hang_find(&hang, &finding));
     if (finding.kind == HANG_NONE)
@@ -271,6 +282,7 @@ static void report_to_first(struct monitor *m, int64_t passed_ns)
     case CONTROL_END:
         end_node(m);
     }
+    restart_after_end(m);
     // Before the first contact the first node may be slow to start.
     const struct control_node *first = control_first(m->control);
     double limit_s = first->count > 0 ? timeout_s(m) : fmax(timeout_s(m), contact_timeout_s);
@@ -288,6 +300,7 @@ static void serve_or_report(struct monitor *m, int64_t passed_ns)
     }
     if (control_is_started(m->control))
         control_serve(m->control, m->ranks, fill_ranks(m), passed_ns);
+    restart_after_end(m);
     check_ranks(m);
 }
 
@@ -322,7 +335,8 @@ static void *watch(void *argument)
         int64_t now_ns = clock_ns(), max_ns = between_ms * INT64_C(1000000) + spent_ns;
         int64_t passed_ns = now_ns - last_ns < max_ns ? now_ns - last_ns : max_ns;
         watch_processes(m);
-        watch_poll(m->page, passed_ns, m->watched);
+        if (watch_poll(m->page, passed_ns, m->watched))
+            control_restart(m->control);
         heartbeat(m);
         if (nanosecond * (double)(now_ns - last_ns - max_ns) > responsive_s)
             m->resumed_ns = now_ns;

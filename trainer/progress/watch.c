@@ -11,7 +11,13 @@ bool watched_is_active(const struct watched *w)
     return w->head.state == PROGRESS_ACTIVE;
 }
 
-void watch_poll(const struct page *page, int64_t passed_ns, struct watched *watched)
+void watch_restart(const struct page *page, struct watched *watched)
+{
+    for (int s = 0; s < page_slots(page); s++)
+        watched[s].stalled_ns = 0;
+}
+
+bool watch_poll(const struct page *page, int64_t passed_ns, struct watched *watched)
 {
     bool ended = false;
     for (int s = 0; s < page_slots(page); s++) {
@@ -24,9 +30,9 @@ void watch_poll(const struct page *page, int64_t passed_ns, struct watched *watc
         w->seen = w->head.count;
         ended = ended || (was_active && !watched_is_active(w));
     }
-    // The other ranks may have waited for one that has ended: restart their time.
-    for (int s = 0; ended && s < page_slots(page); s++)
-        watched[s].stalled_ns = 0;
+    if (ended) // the other ranks may have waited for it
+        watch_restart(page, watched);
+    return ended;
 }
 
 /* Whether a thread that is ready to run got a processor in less than a tenth of the time without progress: on
@@ -49,11 +55,11 @@ static bool is_starting(const struct hang_rank *rank)
             (strcmp(action, "start") == 0 && rank->stalled_s < start_least_s));
 }
 
-int watch_snapshot(const struct page *page, const struct watched *watched, const char *node,
+int watch_snapshot(const struct page *page, const struct watched *watched, const char *node, bool *ended,
                    struct hang_rank *out)
 {
     int count = 0;
-    bool ended = false;
+    *ended = false;
     for (int s = 0; s < page_slots(page); s++) {
         struct hang_rank *rank = &out[count];
         progress_read(page_slot(page, s), &rank->progress);
@@ -61,7 +67,7 @@ int watch_snapshot(const struct page *page, const struct watched *watched, const
         if (head->state == PROGRESS_NONE)
             continue;
         const bool moved = head->count != watched[s].seen;
-        ended = ended || (watched_is_active(&watched[s]) && head->state != PROGRESS_ACTIVE);
+        *ended = *ended || (watched_is_active(&watched[s]) && head->state != PROGRESS_ACTIVE);
         rank->stalled_s = moved ? 0.0 : nanosecond * (double)watched[s].stalled_ns;
         rank->process = process_read_state(head->process, head->thread);
         if (is_starved(&watched[s], rank) || is_starting(rank))
@@ -69,7 +75,7 @@ int watch_snapshot(const struct page *page, const struct watched *watched, const
         snprintf(rank->node, sizeof rank->node, "%s", node != NULL ? node : "");
         count++;
     }
-    for (int i = 0; ended && i < count; i++) // since the last poll: see there
+    for (int i = 0; *ended && i < count; i++) // since the last poll: see there
         out[i].stalled_s = 0.0;
     return count;
 }

@@ -16,9 +16,13 @@ struct watched {
 
 bool watched_is_active(const struct watched *watched);
 
-/* Reads the progress of all ranks into watched[page_slots()]. passed_ns: since the last call. */
-void watch_poll(const struct page *page, int64_t passed_ns, struct watched *watched);
+/* Reads the progress of all ranks into watched[page_slots()]. passed_ns: since the last call. Returns whether
+ * one has ended, which restarts the time of all. */
+bool watch_poll(const struct page *page, int64_t passed_ns, struct watched *watched);
+/* Restarts the time without progress of all ranks: one of another node has ended. */
+void watch_restart(const struct page *page, struct watched *watched);
 
-/* Reads all that the ranks have published since, into out[page_slots()]. Returns the number of ranks. */
-int watch_snapshot(const struct page *page, const struct watched *watched, const char *node,
+/* Reads all that the ranks have published since, into out[page_slots()]. Returns the number of ranks.
+ * *ended: one has ended since. */
+int watch_snapshot(const struct page *page, const struct watched *watched, const char *node, bool *ended,
                    struct hang_rank *out);

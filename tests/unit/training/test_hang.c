@@ -333,9 +333,10 @@ static void snapshot(const struct two_ranks *two, const struct watched *watched,
     struct hang_finding finding = {0};
     cr_assert_eq(hang_create(2, &hang), OK);
     hang.limit_s = limit_s;
-    watch_snapshot(two->page, watched, "b", hang.ranks);
+    bool ended;
+    watch_snapshot(two->page, watched, "b", &ended, hang.ranks);
     expect_asleep(&hang.ranks[0]);
-    cr_assert_eq(watch_snapshot(two->page, watched, "b", hang.ranks), 2);
+    cr_assert_eq(watch_snapshot(two->page, watched, "b", &ended, hang.ranks), 2);
     cr_assert_eq(hang_find(&hang, &finding), OK);
     cr_assert_eq(finding.kind, kind, "kind %d after %.1f s", (int)finding.kind, hang.ranks[0].stalled_s);
     hang_finding_free(&finding);
