@@ -43,6 +43,9 @@ def test_fit(rows, folder):
     expect("each parameter has base, value and share", len(table["matmul_efficiency"]) >= 4, done)
     expect("each source is left out", all("-" not in table[name][:7] for name in ("one", "two")),
            done)
+    held_out = done.stdout.partition("% error of each row held out as every third one\n")[2].split()
+    expect("the error of the row held out as a third one", len(held_out) == 1 and
+           abs(abs(float(held_out[0])) - float(table["all"][7])) < 0.11, done)
     expect("the fit is better than the base", float(table["all"][3]) < float(table["all"][1]), done)
     expect("messages of one node do not tell about a network", "not determined by the rows" in
            " ".join(table["collective_network_efficiency"]), done)

@@ -86,8 +86,12 @@ static enum status hold_out_thirds(const struct fit_rows *rows, const struct fit
     for (int i = 0; i < out->source_count; i++)
         out->thirds[i] = fit_error_of(rows, result.error, used, false, out->sources[i]);
     out->all_thirds = fit_error_of(rows, result.error, used, false, NULL);
+    out->third_rows = calloc(fit_rows_count(rows) + 1, sizeof *out->third_rows);
+    for (size_t r = 0; r < fit_rows_count(rows) && out->third_rows != NULL; r++)
+        if (!used[r])
+            out->third_rows[out->third_count++] = result.error[r];
     fit_result_free(&result);
-    return OK;
+    return out->third_rows != NULL ? OK : fail(NO_MEMORY, "no memory for a fit");
 }
 
 static enum status hold_out(const struct fit_rows *rows, const struct fit_options *options,
@@ -138,6 +142,7 @@ static enum status fit_and_print(const struct fit_rows *rows, const struct fit_o
         status = write_profile(rows, options, &fitted, arguments->out);
     if (status == OK)
         fit_result_free(&fitted);
+    free(held_out.third_rows);
     free(base);
     return status;
 }

@@ -18,6 +18,8 @@ struct fit_held_out {
     struct fit_error without[FIT_MAX_SOURCES]; // on source i, fitted to all others; count 0: a single source
     struct fit_error thirds[FIT_MAX_SOURCES];  // on every third row of source i, fitted to all other rows
     struct fit_error all_thirds;               // on every third row of all sources
+    double *third_rows;                        // the same, of each of these rows; NULL: none
+    size_t third_count;
 };
 
 /* Prints the tables of parameters and of the errors of each source. base: the errors before the fit. */

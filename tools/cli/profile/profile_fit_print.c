@@ -31,6 +31,16 @@ static void print_source(const char *name, const struct fit_error errors[4], FIL
     fputc('\n', to);
 }
 
+static void print_third_rows(const struct fit_held_out *held_out, FILE *to)
+{
+    enum { PER_LINE = 15 };
+    fprintf(to, "\n%% error of each row held out as every third one\n");
+    for (size_t i = 0; i < held_out->third_count; i++) {
+        const bool last = i + 1 == held_out->third_count || i % PER_LINE == PER_LINE - 1;
+        fprintf(to, "%+6.1f%s", 100.0 * held_out->third_rows[i], last ? "\n" : "");
+    }
+}
+
 void profile_fit_print(const struct fit_rows *rows, const double *base, const struct fit_result *fitted,
                        const struct fit_held_out *held_out, FILE *to)
 {
@@ -54,4 +64,6 @@ void profile_fit_print(const struct fit_rows *rows, const double *base, const st
                                     {.count = 0},
                                     held_out->all_thirds};
     print_source("all", all, to);
+    if (held_out->third_count > 0)
+        print_third_rows(held_out, to);
 }
