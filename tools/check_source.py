@@ -540,7 +540,7 @@ def functions_of(source):
 
 def check(root, exempt, only_tests=()):
     """All findings in the tree at `root`, as (path, line, rule, sentence)."""
-    complaints, used, names, functions = [], set(), collections.Counter(), {}
+    complaints, used, names, functions, included = [], set(), collections.Counter(), {}, []
     for path in tree_files(root):
         if matches(path, DATA) or os.path.getsize(os.path.join(root, path)) > 4 << 20:
             continue
@@ -549,6 +549,7 @@ def check(root, exempt, only_tests=()):
             continue
         if source.kind in C_FILES and not is_test(path):
             names.update(re.findall(r"\w+", source.code))
+            included += [(path, line, name) for line, name, quoted in source.includes() if quoted]
             if source.kind in (".h", ".cuh"):
                 functions.update({name: (path, *where) for name, *where in functions_of(source)})
         kinds = kinds_of(source)
@@ -560,7 +561,8 @@ def check(root, exempt, only_tests=()):
                 complaints += [(path, line, name, sentence) for line, sentence in found]
     for name, path in sorted(set(exempt) - used):
         complaints.append((path, 1, name, "the exemption in tools/check_source.py is not needed: remove it"))
-    return sorted([*complaints, *check_tree.call_complaints(names, functions, only_tests)])
+    return sorted([*complaints, *check_tree.call_complaints(names, functions, only_tests),
+                   *check_tree.reader_complaints(root, included)])
 
 
 def main(arguments):
@@ -569,7 +571,7 @@ def main(arguments):
             print(f"{name:24} {function.__doc__}")
         print(f"{'uncalled':24} A function of a header is called, and not by tests only.")
         print(f"{'folder-size':24} A folder has at most 25 files.")
-        print(f"{'folder-readme':24} A folder has a short README.md.")
+        print(f"{'folder-readme':24} A folder has a short README.md; \"Included by\" in it lists all that include it.")
         print(f"{'reading-map':24} docs/reading.md links every public header.")
         return 0
     if arguments and arguments[0] == "--root" and len(arguments) == 2:

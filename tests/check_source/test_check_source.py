@@ -206,6 +206,20 @@ def folders():
             yield f"folders: the checker reported {found}"
 
 
+def readers():
+    """An #include that the README of the header's folder, or of one above it, does not list is reported."""
+    with tempfile.TemporaryDirectory() as root:
+        write(root, "trainer/README.md", "# trainer\n\nIncluded by: `tools/`, `base/b.c`.\n")
+        write(root, "trainer/run/README.md", "# run\n\nIncluded by: `trainer/`.\n")
+        write(root, "layers/README.md", "# layers\n\nIncluded by: every folder.\n")
+        included = [("tools/a.c", 1, "trainer/a.h"), ("trainer/data/a.c", 2, "trainer/run/a.h"),
+                    ("base/b.c", 3, "trainer/data/a.h"), ("base/a.c", 4, "layers/a.h"),
+                    ("tools/a.c", 5, "trainer/run/a.h"), ("base/a.c", 6, "trainer/data/a.h")]
+        found = [line for _, line, *_ in check_source.check_tree.reader_complaints(root, included)]
+        if found != [5, 6]:
+            yield f"readers: the checker reported lines {found}"
+
+
 def reader_map():
     """A public header that docs/reading.md does not link is reported; private headers and tests are not."""
     with tempfile.TemporaryDirectory() as root:
@@ -247,7 +261,7 @@ def command_line():
 
 
 def main():
-    failures = [*exemptions(), *folders(), *reader_map(), *lists(), *command_line()]
+    failures = [*exemptions(), *folders(), *readers(), *reader_map(), *lists(), *command_line()]
     for name, path, text, line in FAULTS:
         found = check_file(name, path, text)
         if found != [(f"{path}:{line}", name)]:

@@ -172,6 +172,31 @@ def folder_complaints(root, paths):
                    "a folder has a README.md of three to ten lines: what it holds, where to start, who may include it")
 
 
+def included_by(file):
+    """The folders and files that a README lists."""
+    if not os.path.exists(file):
+        return []
+    with open(file, encoding="utf-8") as readme:
+        lists = re.findall(r"Included by:(.*)", readme.read())
+    return [name.rstrip("/") for names in lists for name in re.findall("`([^`]+)`", names)]
+
+
+def reader_complaints(root, included):
+    """(path, line, rule, sentence) of each #include that the README of the header's folder, or of one above, does not
+    permit: "Included by: `trainer/run`, `tools/`." included: (path, line, header) of each #include outside tests/."""
+    permitted = {}
+    for path, line, header in included:
+        folder = os.path.dirname(header)
+        while folder:
+            if folder not in permitted:
+                permitted[folder] = included_by(os.path.join(root, folder, "README.md"))
+            allowed = [folder, *permitted[folder]]
+            if permitted[folder] and not any(path == name or path.startswith(name + "/") for name in allowed):
+                yield (path, line, "folder-readme", f"{folder}/README.md does not list this folder in \"Included by\": "
+                       f"add it, or do not include {header}")
+            folder = os.path.dirname(folder)
+
+
 def prose_lines(lines):
     """(number, line) of the prose of a Markdown file: not its code, tables, comments and HTML."""
     code = comment = False
