@@ -320,6 +320,11 @@ def test_training(folder):
                           capture_output=True, text=True, check=False)
     expect("predicted and measured are printed", done.returncode == 0 and "predicted" in done.stdout and
            "memory of a rank" in done.stdout, done)
+    parts = {line[:22].strip(): line[22:].split() for line in done.stdout.partition("difference\n")[2].splitlines()}
+    expect("busy and waiting time of ranks", all(name in parts and "s" in parts[name] for name in
+                                                 ("step", "busiest rank, busy", "idlest rank, waiting")), done)
+    expect("memory part by part", all(parts[name][:2] == parts[name][2:4] and parts[name][4:] == ["0.0", "%"]
+                                      for name in ("weights", "gradients", "moments", "activations")), done)
     with open(f"{folder}/run/plan.json") as file:
         step_s = json.load(file)["step_time_s"]
     with open(f"{folder}/run/metrics.jsonl") as file:

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 struct metrics {
@@ -15,6 +16,7 @@ struct metrics {
     int64_t steps, tokens;        // of this process
     double time_s, recent_time_s; // of all steps; since the last line
     double first_s;               // of the first step
+    double wait_s[2];             // least and most of any rank, sums over the other steps; NAN: unknown
     int64_t recent_tokens, recent_steps;
     int64_t rolled_back; // steps with a rollback on some rank
     int64_t skipped;     // steps without an update
@@ -152,6 +154,8 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
     m->recent_tokens += r->tokens;
     m->time_s += r->step_time_s;
     m->first_s = m->steps == 1 ? r->step_time_s : m->first_s;
+    for (int i = 0; i < 2 && m->steps > 1; i++)
+        m->wait_s[i] += r->has_times ? r->wait_s[i] : NAN;
     m->rolled_back += r->rollbacks > 0;
     m->skipped += r->skipped;
     m->recent_time_s += r->step_time_s;
@@ -219,12 +223,15 @@ void metrics_summary(struct metrics *m, const char *why)
                (long long)m->skipped, (long long)m->steps);
     fputs("\n", stdout);
     const int64_t later = m->steps - 1;
-    const struct run_measured measured = {
+    struct run_measured measured = {
         .steps = later,
         .step_s = later > 0 ? (m->time_s - m->first_s) / (double)later : 0.0,
         .bubble_fraction = m->last.bubble_fraction,
         .memory_peak_bytes = m->last.memory_peak_bytes,
     };
+    for (int i = 0; i < 2; i++)
+        measured.wait_s[i] = later > 0 ? m->wait_s[i] / (double)later : NAN;
+    memcpy(measured.part_peak_bytes, m->last.part_peak_bytes, sizeof measured.part_peak_bytes);
     run_plan_compare(&m->config.plan, &measured, stdout);
     printf("metrics: %s\n", metrics_file_path(m->file));
     fflush(stdout);

@@ -63,6 +63,27 @@ static enum status refuse(const struct step_plan *plan, const struct advice_sour
     return status;
 }
 
+/* Finds the least and the most that a rank waits: for other stages, and for messages. */
+static void find_waits(const struct prediction *step, double wait_s[2])
+{
+    for (int i = 0; i < step->count; i++) {
+        const struct predicted_rank *rank = &step->ranks[i];
+        double sum_s = rank->bubble_s;
+        for (int group = 0; group < PREDICT_GROUPS; group++)
+            sum_s += rank->exposed_s[group];
+        wait_s[0] = i == 0 ? sum_s : fmin(wait_s[0], sum_s);
+        wait_s[1] = fmax(wait_s[1], sum_s);
+    }
+}
+
+static void find_parts(const struct step_plan *plan, int64_t part_bytes[PART_COUNT])
+{
+    for (int i = 0; i < plan->count; i++)
+        for (int part = 0; part < PART_COUNT; part++)
+            if (plan->ranks[i].part_bytes[part] > part_bytes[part])
+                part_bytes[part] = plan->ranks[i].part_bytes[part];
+}
+
 static enum status plan_and_write(const struct run *run, const struct cluster_profile *profile,
                                   const struct advice_source *source, struct run_plan *out)
 {
@@ -77,6 +98,8 @@ static enum status plan_and_write(const struct run *run, const struct cluster_pr
                              .bubble_fraction = plan.bubble_fraction,
                              .memory_peak_bytes = plan.ranks[plan.peak_rank].bytes,
                              .error_fraction = profile->fit.error_fraction};
+    find_waits(plan.step, out->wait_s);
+    find_parts(&plan, out->part_bytes);
     enum status status = plan.fits ? write_plan(&plan) : refuse(&plan, source);
     step_plan_free(&plan);
     return status;
@@ -94,20 +117,52 @@ enum status run_plan_make(const struct run *run, const struct advice_source *sou
     return status;
 }
 
+static void compare_seconds(const char *name, double predicted_s, double measured_s, FILE *to)
+{
+    fprintf(to, "%-22s %12.4g s %12.4g s", name, predicted_s, measured_s);
+    if (predicted_s > 0.0)
+        fprintf(to, " %10.1f %%", 100.0 * (measured_s / predicted_s - 1.0));
+}
+
+static void compare_bytes(const char *name, int64_t predicted, int64_t measured, FILE *to)
+{
+    char left[NUMBER_CHARS], right[NUMBER_CHARS];
+    fprintf(to, "%-22s %14s %14s", name, bytes_text(predicted, left), bytes_text(measured, right));
+    if (predicted > 0)
+        fprintf(to, " %10.1f %%", 100.0 * ((double)measured / (double)predicted - 1.0));
+    fputs("\n", to);
+}
+
+/* The busiest rank is the one that waits least. */
+static void compare_times(const struct run_plan *plan, const struct run_measured *measured, FILE *to)
+{
+    compare_seconds("step", plan->step_s, measured->step_s, to);
+    if (plan->error_fraction > 0.0)
+        fprintf(to, "  (the profile: +- %.0f %%)", 100.0 * plan->error_fraction);
+    fputs("\n", to);
+    if (!isnan(measured->wait_s[0])) {
+        compare_seconds("  busiest rank, busy", plan->step_s - plan->wait_s[0],
+                        measured->step_s - measured->wait_s[0], to);
+        fputs("\n", to);
+        compare_seconds("  idlest rank, waiting", plan->wait_s[1], measured->wait_s[1], to);
+        fputs("\n", to);
+    }
+    if (!isnan(measured->bubble_fraction))
+        fprintf(to, "%-22s %12.1f %% %12.1f %%\n", "bubble", 100.0 * plan->bubble_fraction,
+                100.0 * measured->bubble_fraction);
+}
+
 void run_plan_compare(const struct run_plan *plan, const struct run_measured *measured, FILE *to)
 {
-    char predicted[NUMBER_CHARS], peak[NUMBER_CHARS];
     if (plan->step_s <= 0.0 || measured->steps <= 0)
         return;
     fprintf(to, "%-22s %14s %14s %12s\n", "", "predicted", "measured", "difference");
-    fprintf(to, "%-22s %12.4g s %12.4g s %10.1f %%", "step", plan->step_s, measured->step_s,
-            100.0 * (measured->step_s / plan->step_s - 1.0));
-    if (plan->error_fraction > 0.0)
-        fprintf(to, "  (the profile: +- %.0f %%)", 100.0 * plan->error_fraction);
-    if (!isnan(measured->bubble_fraction))
-        fprintf(to, "\n%-22s %12.1f %% %12.1f %%", "bubble", 100.0 * plan->bubble_fraction,
-                100.0 * measured->bubble_fraction);
-    fprintf(to, "\n%-22s %14s %14s %10.1f %%\n", "memory of a rank",
-            bytes_text(plan->memory_peak_bytes, predicted), bytes_text(measured->memory_peak_bytes, peak),
-            100.0 * ((double)measured->memory_peak_bytes / (double)plan->memory_peak_bytes - 1.0));
+    compare_times(plan, measured, to);
+    compare_bytes("memory of a rank", plan->memory_peak_bytes, measured->memory_peak_bytes, to);
+    for (int part = 0; part < PART_COUNT; part++) {
+        char name[40];
+        snprintf(name, sizeof name, "  %s", part_name((enum part)part));
+        if (plan->part_bytes[part] > 0 || measured->part_peak_bytes[part] > 0)
+            compare_bytes(name, plan->part_bytes[part], measured->part_peak_bytes[part], to);
+    }
 }

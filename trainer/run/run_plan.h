@@ -9,8 +9,10 @@
 struct run_plan {
     double step_s;
     double bubble_fraction;
+    double wait_s[2]; // minimum and maximum over ranks: bubble and exposed messages
     int64_t memory_peak_bytes;
-    double error_fraction; // of the profile's fit; 0: unknown
+    int64_t part_bytes[PART_COUNT]; // maximum over ranks, per part
+    double error_fraction;          // of the profile's fit; 0: unknown
 };
 
 /* Plans the run and writes plan.json. Without a plan, and with a warning, if the profile is for another kind
@@ -25,7 +27,9 @@ struct run_measured {
     int64_t steps;          // without the first step of the process
     double step_s;          // mean over these steps
     double bubble_fraction; // of the last step; NAN: unknown
+    double wait_s[2];       // means over these steps of minimum and maximum over ranks; NAN: unknown
     int64_t memory_peak_bytes;
+    int64_t part_peak_bytes[PART_COUNT]; // maximum over ranks, per part
 };
 
 /* Prints predicted next to measured values; nothing without a plan or a measured step. */
