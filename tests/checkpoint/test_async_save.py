@@ -5,7 +5,8 @@
     test_async_save.py CUBOID [LIBRARY]     LIBRARY: fault_calls.c; without it, under a sanitizer, no calls fail
 
 - Over layouts, ZeRO, post-validation, offloaded moments and delayed scaling, all checkpoints of two runs are equal;
-  under a sanitizer every third of them, in fewer steps.
+  under a sanitizer every third of them, in fewer steps. Where the device copies the state, on the strict one: its
+  streams run as late as they may.
 - A run that is killed while it saves resumes from a complete checkpoint, and ends with the same weights.
 - On a slow disk a save waits for the previous one. After one that fails the state is saved at once; only if that
   fails, too, does the run stop."""
@@ -38,6 +39,10 @@ LAYOUTS = [
     ["pp=2", "dp=2", "parallel.zero_stage=3", "precision.params_dtype=bf16"],
     ["pp=4", "pipeline.schedule=zb-h1", "pipeline.optimizer_post_validation=true"],
     ["dp=2", "memory.offload_optimizer=true"],
+    ["dp=2", "parallel.zero_stage=1", "cluster.device=strict"],
+    ["pp=2", "pipeline.schedule=zb-h1", "pipeline.optimizer_post_validation=true", "cluster.device=strict"],
+    ["tp=2", "memory.offload_optimizer=true", "precision.params_dtype=bf16", "cluster.device=strict",
+     "checkpoint.staging_mb=1", f"model.vocab_size={20000 if LIBRARY else 8000}"],
     # The state of a rank does not fit into the staging memory.
     ["dp=2", f"model.vocab_size={20000 if LIBRARY else 8000}", "checkpoint.staging_mb=1"],
     ["tp=2", "precision.params_dtype=fp16", "precision.matmul_format=hybrid", "precision.scaling=delayed"],

@@ -25,8 +25,9 @@ struct checkpoint_saving {
     bool has_thread;
     pthread_mutex_t lock; // of `copied`
     pthread_cond_t progress;
-    bool copied; // the state of the rank may change
-    bool begun;  // save_job_begin() was called before the thread started
+    bool copied;       // the state of the rank may change, and its copy can be read
+    bool begun;        // save_job_begin() was called before the thread started
+    struct event copy; // begun: its end, in the stream of copies
     atomic_bool written;
     enum status status; // of writing
     struct text why;
@@ -108,15 +109,32 @@ static enum status begin_save(struct rank_state *w, struct save_ticket *ticket)
     return folder_begin(w->run->recipe->checkpoint.save, w->step, ticket);
 }
 
-/* Writes this rank's file and keeps the outcome; also the body of the writer thread. */
-static void *write_file(void *argument)
+static void set_copied(struct checkpoint_saving *s)
 {
-    struct checkpoint_saving *s = argument;
-    s->status = s->begun ? OK : save_job_begin(&s->job, &s->ticket.identity, s->folder.chars);
     pthread_mutex_lock(&s->lock);
     s->copied = true;
     pthread_cond_broadcast(&s->progress);
     pthread_mutex_unlock(&s->lock);
+}
+
+static void wait_until_copied(struct checkpoint_saving *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->copied)
+        pthread_cond_wait(&s->progress, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Writes this rank's file and keeps the outcome; also the body of the writer thread. */
+static void *write_file(void *argument)
+{
+    struct checkpoint_saving *s = argument;
+    if (s->begun) {
+        wait_until_copied(s);
+    } else {
+        s->status = save_job_begin(&s->job, &s->ticket.identity, s->folder.chars);
+        set_copied(s);
+    }
     if (s->status == OK)
         s->status = save_job_finish(&s->job);
     if (s->status != OK)
@@ -134,10 +152,14 @@ static enum status prepare(struct checkpoint_saving *s, bool in_background)
     if (!in_background)
         return OK;
     TRY(stream_sync(w->compute));
-    save_job_stage(&s->job, w->background.staging.data, w->background.staging.bytes);
-    // Only host memory can be copied by a thread while the next step runs.
-    s->begun = s->copied = !s->job.is_host_memory;
-    return s->begun ? save_job_begin(&s->job, &s->ticket.identity, s->folder.chars) : OK;
+    save_job_stage(&s->job, w->background.staging.data, w->background.staging.bytes, w->background.copies);
+    // Other memory than the host's is copied by the device, while the next step runs.
+    s->begun = !s->job.is_host_memory;
+    if (!s->begun)
+        return OK;
+    TRY(save_job_begin(&s->job, &s->ticket.identity, s->folder.chars));
+    s->copy = stream_record(w->background.copies);
+    return OK;
 }
 
 enum status checkpoint_reserve(struct rank_state *w)
@@ -153,6 +175,8 @@ enum status checkpoint_reserve(struct rank_state *w)
     bytes = limit > 0 && limit < bytes ? limit : bytes;
     if (status == OK && bytes > 0)
         status = buffer_alloc(w->device, PART_SNAPSHOT, (size_t)bytes, &w->background.staging);
+    if (status == OK)
+        status = stream_create(w->device, "snapshot", &w->background.copies);
     return status != NO_MEMORY
                ? status
                : fail(status, "checkpoint.async_save: %s; set a smaller checkpoint.staging_mb", fail_text());
@@ -198,20 +222,28 @@ enum status checkpoint_begin(struct rank_state *w, bool in_background, struct ch
         return status;
     }
     s->has_thread = in_background && pthread_create(&s->thread, NULL, write_file, s) == 0;
-    if (!s->has_thread)
+    if (!s->has_thread) {
+        s->status = checkpoint_end_copy(s);
         write_file(s);
+    }
     *out = s;
     return OK;
 }
 
-void checkpoint_wait_for_copy(struct checkpoint_saving *s)
+enum status checkpoint_hold_update(struct checkpoint_saving *s)
 {
-    if (s == NULL)
-        return;
-    pthread_mutex_lock(&s->lock);
-    while (!s->copied)
-        pthread_cond_wait(&s->progress, &s->lock);
-    pthread_mutex_unlock(&s->lock);
+    if (s->begun)
+        return stream_wait(s->rank_state->compute, s->copy);
+    wait_until_copied(s);
+    return OK;
+}
+
+enum status checkpoint_end_copy(struct checkpoint_saving *s)
+{
+    const enum status status = s->begun ? event_sync(s->copy) : OK;
+    if (s->begun)
+        set_copied(s);
+    return status;
 }
 
 bool checkpoint_is_written(const struct checkpoint_saving *s)
@@ -225,9 +257,12 @@ enum status checkpoint_finish(struct checkpoint_saving *s)
         return OK;
     struct rank_state *w = s->rank_state;
     const struct recipe_checkpoint *recipe = &w->run->recipe->checkpoint;
+    enum status status = checkpoint_end_copy(s);
     if (s->has_thread)
         pthread_join(s->thread, NULL);
-    enum status status = rank_agree(w, s->status == OK ? OK : fail(s->status, "%s", s->why.chars));
+    if (status == OK && s->status != OK)
+        status = fail(s->status, "%s", s->why.chars);
+    status = rank_agree(w, status);
     if (status == OK)
         status = publish_together(s);
     if (status != OK)

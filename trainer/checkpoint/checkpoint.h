@@ -26,19 +26,27 @@
 MUST_USE enum status checkpoint_save(struct rank_state *state);
 
 /* With checkpoint.async_save: allocates the host memory for the copy of the state, state->background.staging,
- * of the size of this rank's file or checkpoint.staging_mb, whichever is smaller; rank_destroy() frees it. */
+ * of the size of this rank's file or checkpoint.staging_mb, whichever is smaller, and creates a stream for
+ * it; rank_destroy() frees both. */
 MUST_USE enum status checkpoint_reserve(struct rank_state *state);
 
-/* A save that continues in the background: a thread of each rank copies the state of this step to host
- * memory, computes checksums and writes. Both calls are collective, like checkpoint_save(); between them
- * the state may change after checkpoint_wait_for_copy(). One save at a time. */
+/* A save that continues in the background. The state of this step is copied to host memory: by a thread of
+ * each rank, or on a GPU in a stream. That thread then computes checksums and writes. Beginning and finishing
+ * are collective, like checkpoint_save(); between them:
+ *
+ *     forward and backward passes; checkpoint_hold_update; optimizer; checkpoint_end_copy; further steps
+ *
+ * One save at a time. */
 struct checkpoint_saving;
 /* *out: NULL on failure, and on a device that does not compute. in_background false: returns when this
  * rank's file is written. */
 MUST_USE enum status checkpoint_begin(struct rank_state *state, bool in_background,
                                       struct checkpoint_saving **out);
-/* Waits until the state of the rank is copied: call it before the state changes. Accepts NULL. */
-void checkpoint_wait_for_copy(struct checkpoint_saving *saving);
+/* What is submitted to the compute stream from now on runs after the copy, and may change the state. Blocks
+ * the host only if the thread copies. */
+MUST_USE enum status checkpoint_hold_update(struct checkpoint_saving *saving);
+/* Waits until the state is copied; the thread can then write it. */
+MUST_USE enum status checkpoint_end_copy(struct checkpoint_saving *saving);
 /* True once this rank's file is written, or its writing has failed; also for NULL. */
 bool checkpoint_is_written(const struct checkpoint_saving *saving);
 /* Waits until all files are written, publishes the checkpoint, and frees `saving`, which may be NULL. */

@@ -124,9 +124,10 @@ static size_t row_bytes(const struct save_job *job, int index)
 
 /* ---- staging ---- */
 
-void save_job_stage(struct save_job *job, void *memory, size_t bytes)
+void save_job_stage(struct save_job *job, void *memory, size_t bytes, struct stream *copies)
 {
     job->staging = memory;
+    job->copies = copies;
     job->staged_bytes = 0;
     job->staged_row = 0;
     for (job->staged_from = job->count; job->staged_from > 0; job->staged_from--) {
@@ -158,28 +159,44 @@ static enum status to_host(struct save_job *job, void *to, const char *from, siz
     return stream_sync(job->rank_state->compute);
 }
 
-/* Copies a shard from row `first` on without padding, a band of rows at a time. */
-static enum status copy_rows(struct save_job *job, int index, int64_t first, char *to)
+/* Copies rows without padding, which need not be complete when it returns. */
+static enum status copy_dense(struct save_job *job, void *to, const void *from, size_t bytes)
+{
+    if (job->copies != NULL && !job->is_host_memory)
+        return copy_to_host(job->copies, to, from, bytes);
+    return to_host(job, to, from, bytes);
+}
+
+/* Copies rows with padding, a band at a time, through the host buffer. */
+static enum status copy_padded(struct save_job *job, int index, int64_t first, char *to)
 {
     const struct slice *slice = &job->slices[index];
     const size_t each = safetensors_dtype_bytes(job->shards[index].dtype);
     const size_t columns = row_bytes(job, index), stride = (size_t)slice->padded[1] * each;
-    const int64_t end = slice->count[0], rows = stride == columns ? end : rows_at_once(slice);
-    for (int64_t row = first; row < end && job->is_host_memory; row++)
-        memcpy(to + (size_t)(row - first) * columns, job->sources[index] + (size_t)row * stride, columns);
-    for (int64_t row = first; row < end && !job->is_host_memory; row += rows) {
+    const int64_t end = slice->count[0], rows = rows_at_once(slice);
+    for (int64_t row = first; row < end; row += rows) {
         struct slice band = *slice;
         band.count[0] = end - row < rows ? end - row : rows;
-        rank_context_set_action("save");
-        char *out = to + (size_t)(row - first) * columns;
-        void *host = stride == columns ? (void *)out : job->host;
-        TRY(to_host(job, host, job->sources[index] + (size_t)row * stride, (size_t)band.count[0] * stride));
-        if (stride != columns) {
-            shard_remove_padding(&band, job->host, each);
-            memcpy(out, job->host, (size_t)band.count[0] * columns);
-        }
+        TRY(to_host(job, job->host, job->sources[index] + (size_t)row * stride,
+                    (size_t)band.count[0] * stride));
+        shard_remove_padding(&band, job->host, each);
+        memcpy(to + (size_t)(row - first) * columns, job->host, (size_t)band.count[0] * columns);
     }
     return OK;
+}
+
+/* Copies a shard from row `first` on without padding. */
+static enum status copy_rows(struct save_job *job, int index, int64_t first, char *to)
+{
+    const struct slice *slice = &job->slices[index];
+    const size_t columns = row_bytes(job, index);
+    const size_t stride = (size_t)slice->padded[1] * safetensors_dtype_bytes(job->shards[index].dtype);
+    if (!job->is_host_memory)
+        rank_context_set_action("save");
+    if (stride != columns)
+        return copy_padded(job, index, first, to);
+    return copy_dense(job, to, job->sources[index] + (size_t)first * stride,
+                      (size_t)(slice->count[0] - first) * stride);
 }
 
 static enum status copy_staged(struct save_job *job)

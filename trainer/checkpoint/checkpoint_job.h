@@ -19,7 +19,8 @@ struct save_job {
     /* What is staged: from row `staged_row` of shard `staged_from` to the end of the file. */
     char *staging; // not owned
     size_t staged_bytes;
-    int staged_from; // count: nothing is staged
+    struct stream *copies; // to `staging`, not awaited; NULL: awaited copies on the compute stream
+    int staged_from;       // count: nothing is staged
     int64_t staged_row;
     bool is_host_memory; // the sources can be read by any thread of this process, without the device
     struct checkpoint_writer *writer; // between begin and finish
@@ -31,12 +32,14 @@ void save_job_free(struct save_job *job); // accepts {0}
 /* The size of all shards. */
 size_t save_job_bytes(const struct save_job *job);
 
-/* Stages the end of the file, as many rows as fit into `bytes` of host memory, which the caller owns. */
-void save_job_stage(struct save_job *job, void *memory, size_t bytes);
+/* Stages the end of the file, as many rows as fit into `bytes` of host memory, which the caller owns. copies:
+ * a stream of the rank. */
+void save_job_stage(struct save_job *job, void *memory, size_t bytes, struct stream *copies);
 
-/* Creates the file of this rank in `folder`, writes what is not staged, and copies what is. From then on,
- * finishing the file uses neither the device nor the state of the rank, which may change. On a device whose
- * memory is that of the host it may be called on another thread. A rank without shards has no file. */
+/* Creates the file of this rank in `folder`, writes what is not staged, and copies what is: when the stream
+ * of copies has come so far, finishing the file uses neither the device nor the state of the rank, which may
+ * change. On a device whose memory is that of the host it uses no stream, and may be called on another
+ * thread. A rank without shards has no file. */
 MUST_USE enum status save_job_begin(struct save_job *job, const struct save_identity *identity,
                                     const char *folder);
 /* Writes the rest of the file, and completes the note; on any thread. */

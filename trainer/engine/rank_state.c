@@ -259,6 +259,7 @@ void rank_destroy(struct rank_state *state)
     amax_history_destroy(state->amax);
     post_validation_destroy(state->validation);
     optimizer_destroy(state->optimizer);
+    stream_destroy(state->background.copies);
     buffer_free(&state->background.staging);
     buffer_free(&state->stats_buffer);
     buffer_free(&state->scale_buffer);
@@ -483,7 +484,7 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
     bool may_guess = continues && hooks->on_batches_loaded == NULL && hooks->on_step_end == NULL;
     TRY(run_step(w));
     if (w->background.saving != NULL)
-        w->background.wait_for_copy(w->background.saving);
+        TRY(w->background.hold_update(w->background.saving));
     if (w->validation != NULL) {
         TRY(validated_update(w, number, may_guess, out));
     } else {
@@ -498,6 +499,8 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
         w->step = number;
     }
     span_recorder_end_step(&w->spans, number);
+    if (w->background.saving != NULL)
+        TRY(w->background.end_copy(w->background.saving));
     w->skipped += out->skipped;
     loss_scale_step(&w->loss_scale, out->skipped);
     return hooks->on_step_end != NULL ? hooks->on_step_end(hooks->context, w, number, out) : OK;
@@ -521,50 +524,6 @@ enum status rank_step(struct rank_state *w, struct step_result *out)
 enum status rank_step_look_ahead(struct rank_state *w, struct step_result *out)
 {
     return step(w, true, out);
-}
-
-/* The first rank that holds this tensor-parallel share of a row. */
-static int rank_of_row(const struct rank_state *w, int row, int share)
-{
-    const struct run *run = w->run;
-    struct mesh_coord coord = {.tp = share, .pp = run_rank_of_layer(run, w->params.list[row].layer)};
-    return mesh_rank(&run->mesh, w->params.list[row].mesh, coord);
-}
-
-/* Reports a gradient overflow that a smaller loss scale would avoid. */
-static enum status overflow_error(const struct rank_state *w, const struct step_result *result,
-                                  const char *name)
-{
-    const struct loss_scale *scale = &w->loss_scale;
-    int rank = rank_of_row(w, result->not_finite_row, result->not_finite_share);
-    if (scale->fixed)
-        return fail(
-            NOT_FINITE,
-            "step %lld: the gradient of %s is not finite on rank %d, after %d consecutive skipped steps: "
-            "precision.loss_scale %g is too large; use a smaller one, or 0 for dynamic loss scaling",
-            (long long)w->step, name, rank, (int)scale->skipped, scale->scale);
-    return fail(
-        NOT_FINITE,
-        "step %lld: the gradient of %s is not finite on rank %d (loss %g) at the smallest loss scale, "
-        "precision.min_loss_scale %g; use precision.params_dtype=bf16, which has the range of fp32",
-        (long long)w->step, name, rank, result->loss, scale->min_scale);
-}
-
-enum status rank_check_finite(const struct rank_state *w, const struct step_result *result)
-{
-    bool overflows = result->skipped && isfinite(result->loss);
-    if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad || (overflows && !w->loss_scale.stuck))
-        return OK;
-    const char *name = result->not_finite_row >= 0 ? w->params.list[result->not_finite_row].name : NULL;
-    if (name != NULL && overflows)
-        return overflow_error(w, result, name);
-    if (name != NULL)
-        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g)",
-                    (long long)w->step, name,
-                    rank_of_row(w, result->not_finite_row, result->not_finite_share), result->loss);
-    if (!isfinite(result->loss))
-        return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
-    return OK;
 }
 
 /* Sets *stop on every rank as soon as one rank has received the signal. */

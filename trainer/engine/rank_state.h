@@ -85,9 +85,11 @@ MUST_USE enum status run_tokenizer(const struct recipe *recipe, struct tokenizer
 /* A checkpoint that is written in the background (trainer/checkpoint/checkpoint.h). */
 struct background {
     struct buffer staging; // host memory for a copy of the state; none without checkpoint.async_save
+    struct stream *copies; // to `staging`; a stream of its own
     struct checkpoint_saving *saving; // NULL: none
     bool (*is_written)(const struct checkpoint_saving *saving);
-    void (*wait_for_copy)(struct checkpoint_saving *saving); // called before the state changes
+    enum status (*hold_update)(struct checkpoint_saving *saving); // before the state changes
+    enum status (*end_copy)(struct checkpoint_saving *saving);    // at the end of the step
 };
 
 struct rank_state {

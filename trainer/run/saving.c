@@ -70,7 +70,8 @@ static enum status begin_in_background(struct saver *s)
 {
     struct background *background = &s->rank_state->background;
     background->is_written = checkpoint_is_written;
-    background->wait_for_copy = checkpoint_wait_for_copy;
+    background->hold_update = checkpoint_hold_update;
+    background->end_copy = checkpoint_end_copy;
     if (checkpoint_begin(s->rank_state, true, &background->saving) == OK)
         return OK;
     return save_at_once(s, s->rank_state->step);
