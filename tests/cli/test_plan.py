@@ -54,6 +54,11 @@ def test_sums():
         got = planned(*keys)
         parts = sum(got["breakdown_s"].values())
         expect(f"the parts of {keys} add up", abs(parts - got["step_time_s"]) < 1e-6 * parts, got)
+        ranks = got["pipeline_ranks"]
+        largest = max(ranks, key=lambda one: one["memory_peak_bytes"])
+        expect(f"each pipeline rank of {keys} has its memory and messages", len(ranks) == got["pp"] and
+               largest["memory_bytes"] == got["memory_bytes"] and largest["rank"] == got["memory_peak_rank"] and
+               all(one["messages"]["pp"]["calls"] > 0 for one in ranks if got["pp"] > 1), got)
         expect("memory parts add up", sum(got["memory_bytes"].values()) - got["memory_bytes"]["host"] -
                got["memory_bytes"]["snapshot"] >= got["memory_peak_bytes"] > 0, got)
         expect("assumptions are listed", (got["assumed"] == "") == ("assume.attention=unfused" not in keys), got)

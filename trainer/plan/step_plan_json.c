@@ -31,16 +31,21 @@ static int64_t host_bytes(const struct step_plan *plan)
     return most;
 }
 
-static void add_memory(const struct step_plan *plan, struct text *out)
+static void add_memory_parts(const struct rank_memory *rank, struct text *out)
 {
-    const struct rank_memory *rank = &plan->ranks[plan->peak_rank];
-    add_integer(out, "memory_peak_bytes", rank->bytes);
-    add_integer(out, "memory_peak_rank", rank->rank);
     text_add(out, ", \"memory_bytes\": {");
     for (int part = 0; part < PART_COUNT; part++)
         text_add(out, "%s\"%s\": %lld", part > 0 ? ", " : "", part_name((enum part)part),
                  (long long)rank->part_bytes[part]);
     text_add(out, "}");
+}
+
+static void add_memory(const struct step_plan *plan, struct text *out)
+{
+    const struct rank_memory *rank = &plan->ranks[plan->peak_rank];
+    add_integer(out, "memory_peak_bytes", rank->bytes);
+    add_integer(out, "memory_peak_rank", rank->rank);
+    add_memory_parts(rank, out);
     add_integer(out, "host_memory_bytes", host_bytes(plan));
     if (plan->profile == NULL)
         return;
@@ -58,6 +63,25 @@ static void add_stages(const struct step_plan *plan, struct text *out)
                  stage > 0 ? ", " : "", stage, run->stage_first_layer[stage],
                  run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
                  run->schedule->rank_of[0][stage]);
+    text_add(out, "]");
+}
+
+/* Memory by part, and messages by group, of one rank of each pipeline coordinate. */
+static void add_pipeline_ranks(const struct step_plan *plan, struct text *out)
+{
+    text_add(out, ", \"pipeline_ranks\": [");
+    for (int i = 0; i < plan->count; i++) {
+        const struct rank_memory *rank = &plan->ranks[i];
+        text_add(out, "%s{\"pp\": %d, \"rank\": %d", i > 0 ? ", " : "", rank->pp, rank->rank);
+        add_integer(out, "memory_peak_bytes", rank->bytes);
+        add_memory_parts(rank, out);
+        for (int group = 0; group < PREDICT_GROUPS && plan->step != NULL; group++)
+            text_add(out, "%s\"%s\": {\"calls\": %lld, \"bytes\": %lld}%s",
+                     group == 0 ? ", \"messages\": {" : ", ", predict_group_name((enum predict_group)group),
+                     (long long)plan->step->ranks[i].calls[group],
+                     (long long)plan->step->ranks[i].bytes[group], group + 1 < PREDICT_GROUPS ? "" : "}");
+        text_add(out, "}");
+    }
     text_add(out, "]");
 }
 
@@ -147,6 +171,7 @@ void step_plan_json(const struct step_plan *plan, struct text *out)
     add_integer(out, "dp", d->dp);
     add_memory(plan, out);
     add_stages(plan, out);
+    add_pipeline_ranks(plan, out);
     if (plan->profile != NULL)
         add_times(plan, out);
     add_assumed(plan, out);
