@@ -133,6 +133,79 @@ __device__ void mask_scores(float s[M][N][4], float hidden, int row, int column,
     }
 }
 
+/* A bit for each of a lane's pairs: bit 4 (n % 8) + i of word n / 8 for [n][i]. */
+template <int N> struct pair_bits {
+    uint32_t word[N / 8];
+
+    __device__ __forceinline__ bool at(int n, int i) const
+    {
+        return (word[n / 8] >> (n % 8 * 4 + i) & 1) != 0;
+    }
+};
+
+/* kept_weights() of a tile. */
+template <bool KEYS_ARE_ROWS, int N>
+__device__ __forceinline__ void compute_kept(struct pair_bits<N> &kept, const struct pair_dropout &d,
+                                             const struct block_coord &at, int row, int column)
+{
+    UNROLL(1)
+    for (int i = 0; i < N / 8; i++) { // constant indices keep the words in registers
+        UNROLL_ALL
+        for (int j = 0; j + 1 < N / 8; j++)
+            kept.word[j] = kept.word[j + 1];
+        kept.word[N / 8 - 1] = kept_weights<8, KEYS_ARE_ROWS>(d, at, row, column + 64 * i);
+    }
+}
+
+/* Which pairs are in the same document: row_document[r] is that of row r < sequence, column_document[c] that
+ * of the tile's column c < columns. */
+template <int N>
+__device__ __forceinline__ void compute_same_document(struct pair_bits<N> &same, int row, int sequence,
+                                                      const int32_t *row_document,
+                                                      const int32_t *column_document, int columns)
+{
+    const int first = static_cast<int>(threadIdx.x % 4) * 2;
+    int32_t document[2] = {};
+    UNROLL_ALL
+    for (int i = 0; i < 2; i++)
+        if (row + 8 * i < sequence)
+            document[i] = row_document[row + 8 * i];
+    same = {};
+    UNROLL_ALL
+    for (int j = 0; j < 2 * N; j++) {
+        const int c = first + j / 2 * 8 + j % 2;
+        const int32_t other = c < columns ? column_document[c] : 0;
+        UNROLL_ALL
+        for (int i = 0; i < 2; i++)
+            same.word[j / 16] |= document[i] == other ? 1U << (j / 2 % 8 * 4 + 2 * i + j % 2) : 0U;
+    }
+}
+
+/* The causal mask and the window: as mask_scores(), but comparing one distance with a constant for each pair,
+ * which takes two registers instead of one per column. */
+template <bool KEYS_ARE_ROWS, int N>
+__device__ __forceinline__ void mask_distances(float (&s)[N][4], float hidden, int row, int column,
+                                               int window)
+{
+    const int first = column + static_cast<int>(threadIdx.x % 4) * 2,
+              distance = KEYS_ARE_ROWS ? first - row : row - first, past = distance - window;
+    UNROLL_ALL
+    for (int j = 0; j < 4 * N; j++) {
+        const int c = j / 4 * 8 + j % 2, r = j / 2 % 2 * 8, less = KEYS_ARE_ROWS ? r - c : c - r;
+        float &score = s[j / 4][j % 4];
+        score = distance >= less && past < less ? score : hidden;
+    }
+}
+
+/* Sets the scores, or weights, whose bit is 0 to `hidden`. */
+template <int N>
+__device__ __forceinline__ void mask_bits(float (&s)[N][4], float hidden, const struct pair_bits<N> &shown)
+{
+    UNROLL_ALL
+    for (int i = 0; i < 4 * N; i++)
+        s[i / 4][i % 4] = shown.at(i / 4, i % 4) ? s[i / 4][i % 4] : hidden;
+}
+
 /* Adds ALiBi's bias to the scores. */
 template <bool KEYS_ARE_ROWS, int M, int N>
 __device__ void bias_scores(float s[M][N][4], float slope, int row, int column)

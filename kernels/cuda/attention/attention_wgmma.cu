@@ -186,8 +186,8 @@ __device__ __forceinline__ void produce(const launch_args<T> &args, const smem<T
     }
 }
 
-/* A consumer warpgroup and its work tile. PAIRS: documents, dropout, a window or ALiBi are
- * possible. */
+/* A consumer warpgroup and its work tile. PAIRS: documents, dropout, a window or ALiBi are possible; the
+ * other instances are spared their registers. */
 template <class T, int D, bool PAIRS> struct consumer {
     using is = sizes<D>;
     const launch_args<T> &args;
@@ -196,6 +196,7 @@ template <class T, int D, bool PAIRS> struct consumer {
     const int number, row; // consumer index; row of this lane's first query
     float s[1][KEYS / 8][4], out[1][D / 8][4], max[2], sum[2], rescale[2];
     uint32_t p[KEYS / 16][4];
+    struct pair_bits<KEYS / 8> same_document, kept;
     const float slope;
 
     __device__ __forceinline__ consumer(const launch_args<T> &args_, const smem<T, D> &smem_,
@@ -267,32 +268,29 @@ template <class T, int D, bool PAIRS> struct consumer {
         sum[half] = added;
     }
 
+    /* The causal mask. */
     __device__ __forceinline__ void hide(int key)
     {
         const int t = static_cast<int>(threadIdx.x % 4) * 2;
-        const int32_t *const document = PAIRS ? args.a.documents_of(w.at.row) : nullptr;
         UNROLL_ALL
         for (int i = 0; i < KEYS / 2; i++) {
             const int query = row + i / 2 % 2 * 8, other = key + i / 4 * 8 + t + i % 2;
-            bool sees = other <= query && (!PAIRS || query - other < args.a.window);
-            if (PAIRS && document != nullptr && query < args.a.sequence)
-                sees = sees && document[query] == document[other];
             float &score = s[0][i / 4][i % 4];
-            score = sees ? score : -INFINITY;
+            score = other <= query ? score : -INFINITY;
         }
     }
 
-    __device__ __forceinline__ void drop(int key)
+    /* The documents and the dropout of a tile: before its scores, while their registers are free. */
+    __device__ __forceinline__ void compute_bits(int i)
     {
-        UNROLL(1)
-        for (int half = 0; half < 2; half++) {
-            const uint32_t kept =
-                kept_weights<KEYS / 16, false>(args.a.dropout, w.at, row, key + half * (KEYS / 2));
-            UNROLL_ALL
-            for (int i = 0; i < KEYS / 2; i++) // constant indices keep s in registers
-                if (i / (KEYS / 4) == half)
-                    s[0][i / 4][i % 4] = (kept >> i % (KEYS / 4) & 1) != 0 ? s[0][i / 4][i % 4] : 0.0F;
+        const int key = w.key(i);
+        if (PAIRS && args.a.document != nullptr) {
+            const int32_t *const document = args.a.document + w.at.row;
+            compute_same_document(same_document, row, args.a.sequence, document, document + key,
+                                  args.a.sequence - key);
         }
+        if (PAIRS && args.a.dropout.drops)
+            compute_kept<false>(kept, args.a.dropout, w.at, row, key);
     }
 
     __device__ __forceinline__ void weigh(int i)
@@ -300,13 +298,16 @@ template <class T, int D, bool PAIRS> struct consumer {
         const int key = w.key(i), first = row & ~15; // of this warp's 16 rows
         if (PAIRS && args.a.slopes.heads > 0)
             bias_scores<false, 1, KEYS / 8>(s, slope, row, key);
-        if (PAIRS ? args.a.document != nullptr || !args.a.all_attend(first, 16, key, KEYS)
-                  : key + KEYS > first)
+        if (PAIRS && !args.a.all_attend(row, 9, key, KEYS)) // of this lane's rows
+            mask_distances<false>(s[0], -INFINITY, row, key, args.a.window);
+        if (PAIRS && args.a.document != nullptr)
+            mask_bits(s[0], -INFINITY, same_document);
+        if (!PAIRS && key + KEYS > first)
             hide(key);
         update_softmax(0);
         update_softmax(1);
         if (PAIRS && args.a.dropout.drops)
-            drop(key);
+            mask_bits(s[0], 0.0F, kept);
     }
 
     /* Rounds the weights to operands of the next wgmma. */
@@ -353,6 +354,7 @@ template <class T, int D, bool PAIRS> struct consumer {
             named_barrier_arrive(1, 2 * WARPGROUP);
         mbarrier_wait(d.q_full + number, parity);
         mbarrier_wait(d.k_full + before.stage, before.parity);
+        compute_bits(0);
         wgmma_hold(s[0]);
         wgmma_fence();
         begin_scores(before);
@@ -365,6 +367,7 @@ template <class T, int D, bool PAIRS> struct consumer {
         UNROLL(1)
         for (int i = 1; i < w.tiles; i++) {
             const pipeline_state<is::STAGES> t(begun + i);
+            compute_bits(i);
             mbarrier_wait(d.k_full + t.stage, t.parity);
             take_turn();
             hold();

@@ -27,16 +27,6 @@
  * Caution: every warp must arrive at empty once per column tile, also for tiles that its warpgroup skips. */
 #include "kernels/cuda/attention/attention_wgmma_back.h"
 
-/* Dropout mask of the weights: bit 4 n + i of word n / 8 for [n][i]. */
-template <int N> struct kept {
-    uint32_t word[N / 8];
-
-    __device__ bool at(int n, int i) const
-    {
-        return (word[n / 8] >> (n % 8 * 4 + i) & 1) != 0;
-    }
-};
-
 /* Rounds an accumulator to an operand of the next wgmma. */
 template <class T, int N>
 __device__ __forceinline__ void narrow_all(uint32_t (&to)[N / 2][4], const float (&from)[N][4])
@@ -49,13 +39,13 @@ __device__ __forceinline__ void narrow_all(uint32_t (&to)[N / 2][4], const float
 
 template <class T, int N>
 __device__ __forceinline__ void narrow_kept(uint32_t (&to)[N / 2][4], const float (&from)[N][4],
-                                            const kept<N> &mask)
+                                            const struct pair_bits<N> &kept)
 {
     UNROLL_ALL
     for (int i = 0; i < 2 * N; i++) {
         const int n = i / 2, j = i % 2 * 2;
         to[i / 4][i % 4] =
-            narrow_pair<T>(mask.at(n, j) ? from[n][j] : 0.0F, mask.at(n, j + 1) ? from[n][j + 1] : 0.0F);
+            narrow_pair<T>(kept.at(n, j) ? from[n][j] : 0.0F, kept.at(n, j + 1) ? from[n][j + 1] : 0.0F);
     }
     wgmma_hold(to);
 }
@@ -72,6 +62,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
     static constexpr int N = is::N;
     float first[D / 8][4], second[KEYS ? D / 8 : 1][4];
     struct float_pair lse, delta; // of this lane's rows, if those are queries
+    float slope;                  // ALiBi's, of the current head
 
     /* lse or delta of columns that are queries, for the four elements of tile n; x is that of the rows. */
     static __device__ __forceinline__ struct float_pair of_tile(const float *columns, int n,
@@ -84,14 +75,12 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
     /* Converts scores to weights. `row` is this lane's first. Masked weights are set to 0 afterwards, instead
      * of the scores to -infinity before: so a branch follows the exponentials, across which ptxas does not
      * move the wait for dp. Otherwise it would wait before them. */
-    __device__ __forceinline__ void weigh(float (&s)[1][N][4], const operands<T> &a,
-                                          const struct query_stats &of, const struct block_coord &at,
-                                          const float *of_columns, int row, int column) const
+    __device__ __forceinline__ void weigh(float (&s)[1][N][4], const operands<T> &a, const float *of_columns,
+                                          int row, int column, const struct pair_bits<N> &same_document) const
     {
         const int first_row = row - static_cast<int>(threadIdx.x % WARP / 4); // of the warp's 16
-        const bool documents = RARE && a.document != nullptr;
         if (RARE && a.slopes.heads > 0)
-            bias_scores<KEYS, 1, N>(s, a.slope_of(at.head), row, column);
+            bias_scores<KEYS, 1, N>(s, slope, row, column);
         UNROLL_ALL
         for (int n = 0; n < N; n++) {
             const struct float_pair sum = of_tile(of_columns, n, lse);
@@ -101,37 +90,41 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
         }
         const bool all = KEYS ? a.all_attend(column, is::COLUMNS, first_row, 16)
                               : a.all_attend(first_row, 16, column, is::COLUMNS);
-        if (documents || !all)
-            mask_scores<KEYS, 1, N>(s, 0.0F, row, column, a.sequence, RARE ? a.window : a.sequence,
-                                    documents ? a.document + at.row : nullptr,
-                                    documents ? of.document + at.number * of.padded + column : nullptr);
+        if (!RARE && !all)
+            mask_scores<KEYS, 1, N>(s, 0.0F, row, column, a.sequence, a.sequence, nullptr, nullptr);
+        if (RARE && !all)
+            mask_distances<KEYS>(s[0], 0.0F, row, column, a.window);
+        if (RARE && a.document != nullptr)
+            mask_bits(s[0], 0.0F, same_document);
     }
 
     /* dp becomes ds; p are weights before dropout. */
     __device__ __forceinline__ void differentiate(float (&dp)[N][4], const float (&p)[N][4],
                                                   const operands<T> &a, const float *of_columns,
-                                                  const kept<N> &mask) const
+                                                  const struct pair_bits<N> &kept) const
     {
+        if (RARE && a.dropout.drops) { // a loop of its own: one for both holds some of dp twice
+            UNROLL_ALL
+            for (int i = 0; i < 4 * N; i++)
+                dp[i / 4][i % 4] = kept.at(i / 4, i % 4) ? dp[i / 4][i % 4] * a.dropout.rule.scale : 0.0F;
+            wgmma_hold(dp);
+        }
         UNROLL_ALL
         for (int n = 0; n < N; n++) {
             const struct float_pair less = of_tile(of_columns, n, delta);
             UNROLL_ALL
-            for (int i = 0; i < 4; i++) {
-                float x = dp[n][i];
-                if (RARE && a.dropout.drops)
-                    x = mask.at(n, i) ? x * a.dropout.rule.scale : 0.0F;
-                dp[n][i] = p[n][i] * (x - less.at[KEYS ? i % 2 : i / 2]);
-            }
+            for (int i = 0; i < 4; i++)
+                dp[n][i] = p[n][i] * (dp[n][i] - less.at[KEYS ? i % 2 : i / 2]);
         }
     }
 
     /* Issues second += p w. */
     __device__ __forceinline__ void add_weighed(uint32_t (&weights)[N / 2][4], const float (&p)[N][4],
-                                                const operands<T> &a, const kept<N> &mask,
+                                                const operands<T> &a, const struct pair_bits<N> &kept,
                                                 const panels<T, D, is::COLUMNS> &w)
     {
         if (RARE && a.dropout.drops)
-            narrow_kept<T, N>(weights, p, mask);
+            narrow_kept<T, N>(weights, p, kept);
         else
             narrow_all<T, N>(weights, p);
         wgmma_fence();
@@ -145,23 +138,25 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
     {
         float s[1][N][4], dp[N][4];
         uint32_t weights[KEYS ? N / 2 : 1][4], ds[N / 2][4];
-        kept<N> mask = {};
-        if (RARE && a.dropout.drops) // first, while there are free registers
-            for (int i = 0; i < N / 8; i++)
-                mask.word[i] = kept_weights<8, KEYS>(a.dropout, at, row, column + 64 * i);
+        pair_bits<N> same_document = {}, kept = {};
+        if (RARE && a.document != nullptr) // first, while there are free registers
+            compute_same_document(same_document, row, a.sequence, a.document + at.row,
+                                  of.document + at.number * of.padded + column, is::COLUMNS);
+        if (RARE && a.dropout.drops)
+            compute_kept<KEYS>(kept, a.dropout, at, row, column);
         wgmma_fence();
         multiply_rows<T, D, is::COLUMNS>(s[0], smem.x, mine, c.u);
         multiply_rows<T, D, is::COLUMNS>(dp, smem.y, mine, c.w);
         wgmma_wait<1>();
         wgmma_hold(s[0]);
-        weigh(s, a, of, at, c.lse, row, column);
+        weigh(s, a, c.lse, row, column, same_document);
         if constexpr (KEYS && !RARE) // overlaps with dp becoming ds; RARE lacks the registers for that
-            add_weighed(weights, s[0], a, mask, c.w);
+            add_weighed(weights, s[0], a, kept, c.w);
         wgmma_wait<KEYS && !RARE ? 1 : 0>(); // for dp
         wgmma_hold(dp);
-        differentiate(dp, s[0], a, c.delta, mask);
+        differentiate(dp, s[0], a, c.delta, kept);
         if constexpr (KEYS && RARE)
-            add_weighed(weights, s[0], a, mask, c.w);
+            add_weighed(weights, s[0], a, kept, c.w);
         narrow_all<T, N>(ds, dp);
         wgmma_fence();
         add_matmul<T, D, is::COLUMNS>(first, ds, c.u);
@@ -240,6 +235,8 @@ __device__ __forceinline__ void consume(const operands<T> &a, const struct query
     mbarrier_wait(smem.ready + consumer, static_cast<unsigned>(round % 2));
     UNROLL(1)
     for (; p.left > 0; p.next(), t.next()) {
+        if (RARE && p.column == p.from) // the first tile of a head
+            sum.slope = a.slope_of(p.at.head);
         mbarrier_wait(smem.full + t.stage, t.parity);
         if (!KEYS || a.some_attend(p.column, is::COLUMNS, p.begin + mine, WARPGROUP_ROWS))
             sum.add_tile(a, of, p.at, smem, smem.at(t.stage), mine, row, p.column);
