@@ -166,6 +166,9 @@ def test_refusals(folder):
     check("a sweep that does not exist", run("sweep", path + ".none"), 2, err="sweep.yaml.none")
     path = write(folder, {"tp": ["1"]})
     check("no profile", run("sweep", path), 2, err="has no cluster.profile, which a sweep needs")
+    check("neither a profile nor a valid layout", run("sweep", write(folder, {"tp": ["3"]})), 2,
+          err="has no cluster.profile, which a sweep needs")
+    path = write(folder, {"tp": ["1"]})
     check("two sweeps", run("sweep", path, path), 2, err="is not key=value")
     check("a device", run("sweep", path, "cluster.device=cuda"), 2, err="--run the device of the recipe")
     check("an unknown key", run("sweep", path, "model.depth=3"), 2, err="unknown key model.depth")

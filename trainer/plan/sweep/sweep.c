@@ -198,7 +198,8 @@ static bool is_axis(const struct sweep_file *file, const char *key)
     return false;
 }
 
-/* A key that is `auto` must be an axis; an axis cannot have a value on the command line, too. */
+/* A key that is `auto` must be an axis; an axis cannot have a value on the command line, too. Without a
+ * profile no layout can be planned, whatever its rules. */
 static enum status check_choices(const struct sweep *sweep, struct problems *problems)
 {
     const struct recipe *base = recipe_variants_base(sweep->variants);
@@ -213,6 +214,11 @@ static enum status check_choices(const struct sweep *sweep, struct problems *pro
         if (base->origin[recipe_row_index(sweep->file->axes[a].key)].kind == FROM_COMMAND_LINE)
             problems_add(problems, "%s:%d: axes: %s also has a value on the command line; remove one of them",
                          sweep->file->path, sweep->file->axes[a].line, sweep->file->axes[a].key);
+    if (base->cluster.profile == NULL && !is_axis(sweep->file, "cluster.profile"))
+        problems_add(problems,
+                     "%s has no cluster.profile, which a sweep needs; add cluster.profile=NAME (cuboid "
+                     "profile --list)",
+                     sweep->file->base);
     return problems->errors == before ? OK : fail(BAD_RECIPE, "%s: values of keys", sweep->file->path);
 }
 
