@@ -29,20 +29,23 @@ static const char *text_of(const char *name)
 }
 
 /* Fills the launcher if size and rank belong together. */
-static bool found(const char *name, int64_t size, int64_t rank, int64_t local_rank, struct launcher *out)
+static bool found(const char *name, int64_t size, const char *rank_variable, int64_t local_rank,
+                  struct launcher *out)
 {
+    const int64_t rank = environment(rank_variable);
     if (size < 1 || size > INT_MAX || rank < 0 || rank >= size)
         return false;
     *out = (struct launcher){.name = name,
                              .size = (int)size,
                              .rank = (int)rank,
+                             .rank_variable = rank_variable,
                              .local_rank = local_rank >= 0 && local_rank < size ? (int)local_rank : 0};
     return true;
 }
 
 static bool find_mpirun(struct launcher *out)
 {
-    if (!found("mpirun", environment("OMPI_COMM_WORLD_SIZE"), environment("OMPI_COMM_WORLD_RANK"),
+    if (!found("mpirun", environment("OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_RANK",
                environment("OMPI_COMM_WORLD_LOCAL_RANK"), out))
         return false;
     out->has_mpi = true;
@@ -64,7 +67,7 @@ static int64_t slurm_size(void)
 
 static bool find_srun_with_pmix(struct launcher *out)
 {
-    if (!found("srun", slurm_size(), environment("PMIX_RANK"), environment("SLURM_LOCALID"), out))
+    if (!found("srun", slurm_size(), "PMIX_RANK", environment("SLURM_LOCALID"), out))
         return false;
     out->has_mpi = true;
     return true;
@@ -74,7 +77,7 @@ static bool find_srun_with_pmix(struct launcher *out)
 static bool find_torchrun(struct launcher *out)
 {
     if (text_of("MASTER_ADDR")[0] == 0 ||
-        !found("torchrun", environment("WORLD_SIZE"), environment("RANK"), environment("LOCAL_RANK"), out))
+        !found("torchrun", environment("WORLD_SIZE"), "RANK", environment("LOCAL_RANK"), out))
         return false;
     snprintf(out->host, sizeof out->host, "%s", text_of("MASTER_ADDR"));
     return true;
@@ -83,7 +86,7 @@ static bool find_torchrun(struct launcher *out)
 static bool find_srun(struct launcher *out)
 {
     return is_in_step() && slurm_size() > 1 &&
-           found("srun", slurm_size(), environment("SLURM_PROCID"), environment("SLURM_LOCALID"), out);
+           found("srun", slurm_size(), "SLURM_PROCID", environment("SLURM_LOCALID"), out);
 }
 
 /* Names the job and the node. mpirun numbers its jobs with 16 bits: the address of its server is added. */

@@ -3,9 +3,11 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "parallel/launcher.h"
 #include "trainer/progress/control_view.h"
 #include "trainer/progress/hang.h"
 #include "trainer/progress/hang_dump.h"
+#include "trainer/progress/missing.h"
 #include "trainer/progress/straggler.h"
 #include "trainer/progress/watch.h"
 
@@ -31,6 +33,8 @@ static const double start_timeout_s = 600.0; // automatic: until the first step 
 static const int64_t spent_max_ns = 1500000000; // longest poll, unless the monitor was suspended
 static const double contact_timeout_s = 30.0;   // until the first message of another node
 static const double resumed_s = 1.5;            // without reports after a suspension
+static const double connect_least_s = 60.0;     // for processes that are not stopped to connect
+static const double others_s = 5.0;             // after start_timeout_s: for another node to report its own
 static const double nanosecond = 1e-9;
 enum { TIMES_LONGEST = 10 };
 
@@ -52,6 +56,8 @@ struct monitor {
     int64_t found_ns;           // when the current finding was made; 0: none
     int64_t reported_ns;
     int64_t resumed_ns; // the end of the last suspension of this process
+    double scanned_s;   // when missing processes were last looked for: time in the action `connect`
+    bool stopped;       // one of them was stopped then
 };
 
 /* ---- polling ---- */
@@ -164,8 +170,9 @@ static void signal_others(const struct monitor *m, int number)
     }
 }
 
-/* Ends the processes of the node: stopped ones are continued, so that they can exit; the rest is killed. */
-static _Noreturn void end_node(struct monitor *m)
+/* Ends the other processes of the node: stopped ones are continued, so that they can exit; the rest is
+ * killed. */
+static void end_others(struct monitor *m)
 {
     enum { POLLS = 100, POLL_MS = 10 };
     page_remove(m->page);
@@ -183,6 +190,11 @@ static _Noreturn void end_node(struct monitor *m)
         watch_processes(m);
     }
     signal_others(m, SIGKILL);
+}
+
+static _Noreturn void end_node(struct monitor *m)
+{
+    end_others(m);
     exit_silently(PEER_LOST);
 }
 
@@ -290,8 +302,51 @@ static void report_to_first(struct monitor *m, int64_t passed_ns)
         check_ranks(m);
 }
 
+/* ---- starting ---- */
+
+static _Noreturn void report_missing(struct monitor *m, const struct missing *missing, double waited_s)
+{
+    enum { NODES_MS = 2000 };
+    struct text line = {0};
+    const bool is_first = missing_claim(m->config.launcher);
+    const bool is_mpirun = strcmp(m->config.launcher->name, "mpirun") == 0;
+    if (is_first) {
+        missing_report(missing, waited_s, &line);
+        print_line(stderr, "cuboid: %s", text_chars(&line));
+    }
+    // Other nodes may be on this machine, and are looking for it, too; mpirun ends them.
+    if (m->config.several_hosts && !(is_first && is_mpirun))
+        poll(NULL, 0, NODES_MS);
+    end_others(m);
+    missing_kill(missing, m->config.launcher);
+    exit_silently(PEER_LOST);
+}
+
+/* Whether processes that have not started are reported: one that is stopped after the timeout, in two looks;
+ * others may only be late. */
+static void check_start(struct monitor *m)
+{
+    const double limit_s = timeout_s(m), between_s = 1.0, waited_s = watch_connecting_s(m->page, m->watched);
+    struct missing missing;
+    if (waited_s == 0.0)
+        m->scanned_s = 0.0;
+    if (m->config.launcher == NULL || limit_s <= 0.0 || waited_s < limit_s ||
+        waited_s < m->scanned_s + between_s)
+        return;
+    m->scanned_s = waited_s;
+    MUST(missing_find(m->config.launcher, m->config.several_hosts, &missing));
+    const bool stopped = missing_is_stopped(&missing), too = stopped && m->stopped;
+    const double last_s =
+        missing.known ? fmax(limit_s, connect_least_s) : fmax(limit_s, start_timeout_s) + others_s;
+    m->stopped = stopped;
+    if ((too || waited_s >= last_s) && page_claim_report(m->page))
+        report_missing(m, &missing, waited_s);
+    missing_free(&missing);
+}
+
 static void serve_or_report(struct monitor *m, int64_t passed_ns)
 {
+    check_start(m);
     if (atomic_load(&m->connected) && !control_is_started(m->control))
         control_start(m->control, &m->address, m->config.page.node);
     if (control_is_remote(m->control)) {

@@ -127,6 +127,11 @@ static enum status open_locked(struct page *page)
     return fail(IO_ERROR, "%s cannot be opened", page->path.chars);
 }
 
+void page_prefix(char out[PAGE_PREFIX_CHARS])
+{
+    snprintf(out, PAGE_PREFIX_CHARS, "%s/cuboid-%u-", folder, (unsigned)getuid());
+}
+
 /* Removes pages that no process uses: those of nodes whose processes were killed before all had started. */
 static void sweep(void)
 {

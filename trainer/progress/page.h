@@ -31,6 +31,11 @@ struct page_options {
 
 struct page;
 
+/* What the path of every page of this user begins with: a process that has opened one has it in its memory
+ * map. */
+enum { PAGE_PREFIX_CHARS = 48 };
+void page_prefix(char out[PAGE_PREFIX_CHARS]);
+
 /* IO_ERROR if /dev/shm has no space, or belongs to another version of this program. */
 MUST_USE enum status page_open(const struct page_options *options, struct page **out);
 void page_close(struct page *page); // accepts NULL; the slots must not be used any more

@@ -448,6 +448,7 @@ static enum status start_monitor(struct training *training, const struct recipe 
     bool launched = launcher->size > 1;
     int here = launched ? launcher_local_size(getenv, launcher->size) : 1;
     const struct monitor_config config = {
+        .launcher = launched ? launcher : NULL,
         .page = {.job = launched ? launcher->job : NULL,
                  .node = launched ? launcher->node : "",
                  .processes = here,

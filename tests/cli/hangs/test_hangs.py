@@ -232,6 +232,52 @@ def check_early(options, folder):
     return good
 
 
+# One process reads its recipe from a pipe that nothing writes, so it starts no monitor and connects to none.
+PIPE = """#!/bin/sh
+[ $OMPI_COMM_WORLD_RANK != 2 ] || exec "$1" train /dev/fd/9 9<>pipe
+exec "$@"
+"""
+
+
+def check_missing(options, folder, nodes):
+    """A process is stopped before it has read its recipe; the others wait for it, on its node or another one."""
+    os.mkfifo("pipe")
+    with open("blocked", "w", encoding="ascii") as file:
+        file.write(PIPE)
+    os.chmod("blocked", 0o755)
+    words = [options.mpirun]
+    for node in range(nodes):
+        words += [*([":"] if node else []), "-n", str(4 // nodes), "-x", f"CUBOID_NODE={'xy'[node]}", "./blocked",
+                  options.cuboid, "train", "a.yaml", "pp=2", "tp=2", f"logging.run_dir={folder}/run",
+                  "resilience.heartbeat_timeout_seconds=1"]
+    run = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           env={**os.environ, "HANGS_FOLDER": folder, "OMPI_MCA_orte_tmpdir_base": folder})
+    found = {}
+    while run.poll() is None and len(found) < 4:
+        time.sleep(0.02)
+        found = processes(folder)
+    os.kill(found[2], signal.SIGSTOP)
+    begin = time.monotonic()
+    try:
+        text = run.communicate(timeout=30)[0]
+    except subprocess.TimeoutExpired:
+        run.kill()
+        text = "not reported: " + run.communicate()[0]
+    took = time.monotonic() - begin
+    left = processes(folder)
+    for pid in left.values():
+        os.kill(pid, signal.SIGKILL)
+    os.remove("pipe")
+    report = rf"(?m)^cuboid: 1 of 4 processes has not connected after \d s: rank 2 \(node {'xy'[nodes - 1]}, process " \
+        rf"{found[2]}\): its process is stopped \(T\); if they only start late, set " \
+        r"resilience.heartbeat_timeout_seconds above \d$"
+    good = run.returncode == 1 and not left and len(re.findall(report, text)) == 1 and \
+        text.count("not connected") == 1 and took < 1 + MARGIN_S
+    print(f"a process is stopped before it connects, {nodes} nodes: " +
+          ("ok" if good else f"FAILED, {took} s, status {run.returncode}, left {left}: {text}"), flush=True)
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("cuboid")
@@ -259,6 +305,8 @@ def main():
             if not good:
                 print(text, flush=True)
         failures += not check_early(options, folder)
+        for nodes in (1, 2):
+            failures += not check_missing(options, folder, nodes)
         os.chdir("/")
     return 1 if failures else 0
 

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The processes of a job that have not started: stopped, or blocked, before they opened the page of their
+ * node (page.h), so that no monitor knows them. Those of this machine are found in /proc by the variables
+ * that the launcher gave them.
+ *
+ *     2 of 8 processes have not connected after 60 s: rank 3 (node b, process 4711): its process is stopped
+ *     (T); rank 5: it has no process on this machine; ... */
+#pragma once
+
+#include "base/text.h"
+#include "parallel/launcher.h"
+#include "trainer/progress/process.h"
+
+struct missing_rank {
+    int rank;
+    int process; // its id; 0: none on this machine
+    enum process_state state;
+    char node[64], program[16]; // the program if it is not this one, such as a shell: ""
+};
+
+struct missing {
+    int size, count;           // ranks of the job, and those that are missing
+    struct missing_rank *list; // [count], ascending
+    bool known;                // the list is exact: none of them may be on another machine
+};
+
+/* Finds the ranks without a page. Ranks without a process on this machine are listed only if none of this
+ * machine is missing, or if the job has no other machine. */
+MUST_USE enum status missing_find(const struct launcher *launcher, bool several_hosts, struct missing *out);
+void missing_free(struct missing *missing);
+bool missing_is_stopped(const struct missing *missing); // one of them is
+
+/* The report: one line without a newline. */
+void missing_report(const struct missing *missing, double waited_s, struct text *out);
+/* Kills those of this machine. mpirun ends them itself, and returns the status of the first that has
+ * ended. */
+void missing_kill(const struct missing *missing, const struct launcher *launcher);
+/* Claims the report of all processes of the job on this machine, of which each may be a node of its own.
+ * False: another process reports. */
+bool missing_claim(const struct launcher *launcher);
