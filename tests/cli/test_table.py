@@ -81,6 +81,11 @@ def test_file(folder):
     of_paper = write(folder, "paper," + HEADER.replace("schedule", "vpp,schedule") + "Zero Bubble," +
                      interleaved.replace("GPT,4,", "GPT,6,").replace("interleaved", "4,interleaved"))
     check("embedding and head as layers", run(of_paper), 0, out="tp2 pp2 dp1 v4 b1 interleaved")
+    readme = "Megatron-LM README H100,GPT 16B,32,6144,48,131072,4096,192,4,1,48,,192,,,bf16,0.8498,\n"
+    done = run(write(folder, "paper," + HEADER + readme), "--json")
+    found = json.loads(done.stdout)["rows"][0]
+    expect("few samples of a replica without a pipeline are one microbatch", " b4 " in found["layout"] and
+           abs(found["error"]) < 0.08, done)
     row = "Zero Bubble,GPT,22,2304,24,50257,1024,8,1,8,1,6,144,ZB-{}p,none,bf16,{},\n"
     of_paper = write(folder, "paper," + HEADER + row.format(1, 1.395) + row.format(2, 1.241))
     done = run(of_paper, "--json")

@@ -330,6 +330,20 @@ static void infer_virtual_stages(const struct published_row *row, struct publish
         }
 }
 
+/* Without a pipeline, the few samples of a replica are one microbatch. */
+static void infer_micro_batch(const struct published_row *row, struct published_recipe *made)
+{
+    enum { FEW = 4 };
+    const double ranks = degree(row, PUBLISHED_TP) * degree(row, PUBLISHED_CP);
+    const double samples = row->number[PUBLISHED_GLOBAL_BATCH] * ranks / published_gpus(row);
+    char override[64];
+    if (given(row, PUBLISHED_MICRO_BATCH) || degree(row, PUBLISHED_PP) > 1.0 || !(samples >= 1.0) ||
+        samples > FEW || samples != floor(samples))
+        return;
+    snprintf(override, sizeof override, "train.micro_batch_size=%.0f", samples);
+    infer(made, override);
+}
+
 void published_recipe_infer(const struct published_row *row, struct published_recipe *made)
 {
     static const char *const llama[] = {"model.position_embedding_type=rope", "model.normalization=RMSNorm",
@@ -339,6 +353,11 @@ void published_recipe_infer(const struct published_row *row, struct published_re
     for (size_t i = 0; i < sizeof llama / sizeof *llama && contains(row->cell[PUBLISHED_MODEL], "llama"); i++)
         infer(made, llama[i]);
     infer_virtual_stages(row, made);
+    infer_micro_batch(row, made);
+    if (contains(notes, "deterministic-mode")) // Megatron-LM's option: its kernel of attention
+        infer(made, "assume.attention=flash2_deterministic");
+    if (contains(notes, "no grad-accumulation fusion"))
+        infer(made, "assume.accumulation=separate");
     // ZB-1p and ZB-2p are defined with it: their bubbles vanish since a stage starts the next step early.
     if (degree(row, PUBLISHED_PP) > 1.0 && (begins_with(row->cell[PUBLISHED_SCHEDULE], "zb-1p") ||
                                             begins_with(row->cell[PUBLISHED_SCHEDULE], "zb-2p")))

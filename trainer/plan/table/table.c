@@ -235,6 +235,8 @@ const struct shipped_table *table_of_paper(const char *paper)
 {
     const struct shipped_table *found = NULL;
     size_t longest = 0;
+    if (begins_with(paper, "Megatron-LM README") > 0) // its table has the name of the GPU
+        return table_shipped("megatron-h100");
     for (const struct shipped_table *table = shipped_tables; table->name != NULL; table++) {
         const size_t length = begins_with(paper, table->name);
         if (length > longest && *table->csv != 0) {
