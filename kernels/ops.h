@@ -19,9 +19,9 @@
 #pragma once
 
 #include "base/philox.h"
-#include "base/position_embedding.h"
+#include "base/rope_scaling.h"
 #include "kernels/device.h"
-#include "kernels/number_format.h"
+#include "kernels/numbers/number_format.h"
 
 /* Layout-independent dropout: the mask of element (token, column) is a function of (generator, the token's
  * global sample, its position in the sample, column), never of where the token is stored. With word =
@@ -270,11 +270,6 @@ static inline int64_t attention_value_dim(const struct attention_forward *op)
 static inline int64_t attention_first_key(const struct attention_forward *op, int64_t token)
 {
     return op->window > 0 && token >= op->window ? token - op->window + 1 : 0;
-}
-/* The slope of ALiBi of head `head` of q; 0: none. */
-static inline float attention_slope(const struct attention_forward *op, int64_t head)
-{
-    return op->alibi.heads > 0 ? (float)alibi_slope(op->alibi.heads, op->alibi.begin + head) : 0.0F;
 }
 struct attention_backward {
     struct attention_forward forward; // including its results

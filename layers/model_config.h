@@ -10,7 +10,7 @@
  * the computed result. */
 #pragma once
 
-#include "base/position_embedding.h"
+#include "base/rope_scaling.h"
 
 #include <stdbool.h>
 #include <stddef.h>

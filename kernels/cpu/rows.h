@@ -18,7 +18,7 @@
 #pragma once
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 
 static inline float *f32_row(struct tensor t, int64_t row)
 {

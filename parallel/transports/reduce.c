@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/transports/reduce.h"
 
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 
 static void add_f32(float *restrict acc, const float *restrict x, int64_t count)
 {

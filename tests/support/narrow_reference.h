@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bf16 and f16 from their definition: sign, exponent and fraction as powers of two in double precision.
- * Shares no code with kernels/narrow.h. */
+ * Shares no code with kernels/numbers/narrow.h. */
 #pragma once
 
 #include "kernels/tensor.h"

@@ -3,7 +3,7 @@
  * 1 a shard is always read in full, since only the whole shard has a checksum. */
 #include "trainer/checkpoint/checkpoint_source.h"
 
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 #include "trainer/checkpoint/format/checkpoint_tiling.h"
 #include "trainer/files/checksum_v1.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/host_floats.h"
 
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/bound.h"
 
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 #include "kernels/ops.h"
 #include "trainer/optimizer/learning_rate.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/perturb.h"
 
-#include "kernels/float_bits.h"
+#include "kernels/numbers/float_bits.h"
 #include "kernels/ops.h"
 
 #include <math.h>

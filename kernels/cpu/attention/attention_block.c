@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/attention/attention_block.h"
 
+#include "kernels/position_embedding.h"
+
 #include <stdatomic.h>
 
 /* Register tile of c: 4 x 4 of AVX-512's 32 vectors, 4 x 2 of 16 elsewhere. */
@@ -138,6 +140,12 @@ void block_pad(struct block_rows from, int64_t rows, int64_t columns, float *to,
                       vec_load_part(from.data + row * from.stride + i, min_i64(LANES, columns - i)));
 }
 
+/* The slope of ALiBi of head `head` of q; 0: none. */
+static float slope_of(const struct attention_forward *op, int64_t head)
+{
+    return op->alibi.heads > 0 ? (float)alibi_slope(op->alibi.heads, op->alibi.begin + head) : 0.0F;
+}
+
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
                                      int64_t query, int64_t key)
 {
@@ -154,7 +162,7 @@ struct attention_tile attention_tile(const struct attention_forward *op, int64_t
                                    .diagonal = token == key,
                                    .masked = key + ATTENTION_BLOCK > token || op->document != NULL ||
                                              key < attention_first_key(op, token + ATTENTION_BLOCK - 1),
-                                   .slope = attention_slope(op, head)};
+                                   .slope = slope_of(op, head)};
 }
 
 bool attention_tile_is_empty(const struct attention_tile *t)

@@ -2,7 +2,7 @@
 /* Magnitudes of a matrix. It is divided into at most 64 ranges of rows, whose results fit on the stack; they
  * are combined in order, though neither the maximum nor a sum of whole units depends on it. */
 #include "kernels/cpu/rows.h"
-#include "kernels/number_round.h"
+#include "kernels/numbers/number_round.h"
 
 #include <math.h>
 

@@ -9,7 +9,7 @@
  * Magnitudes are compared as integers, in which floats without sign keep their order, with infinity and NaN
  * largest: the result does not depend on the order of comparisons, and NaN propagates. */
 #include "kernels/cpu/rows.h"
-#include "kernels/number_round.h"
+#include "kernels/numbers/number_round.h"
 
 #include "base/normal.h"
 

@@ -4,7 +4,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include "base/normal.h"
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 
 #include <string.h>
 

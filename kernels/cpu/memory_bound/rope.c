@@ -7,6 +7,7 @@
  * Angles, sines and cosines are computed in double precision and rounded to fp32 once. */
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/position_embedding.h"
 
 #include <math.h>
 

@@ -7,6 +7,7 @@
 #include "kernels/cuda/memory_bound/random.h"
 #include "kernels/cuda/memory_bound/reduce.h"
 #include "kernels/cuda/tensor_core/mma.h"
+#include "kernels/position_embedding.h"
 
 /* The coordinates of a thread block's work. */
 struct block_coord {

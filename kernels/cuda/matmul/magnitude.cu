@@ -5,7 +5,7 @@
 #define NUMBER_FUNCTION static __host__ __device__ inline
 #include "kernels/cuda/memory_bound/reduce.h"
 
-#include "kernels/float_bits.h"
+#include "kernels/numbers/float_bits.h"
 
 enum { THREADS = 256, MAX_BLOCKS = MAGNITUDE_BLOCKS, TRANSFORM_THREADS = 128 };
 

@@ -13,7 +13,7 @@
 #include "kernels/cuda/memory_bound/rows.h"
 
 extern "C" {
-#include "kernels/number_round.h"
+#include "kernels/numbers/number_round.h"
 }
 
 #include <float.h>

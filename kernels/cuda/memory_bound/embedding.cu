@@ -8,6 +8,7 @@
  *
  *     id     7 2 7 5 2      position of each: 3 0 4 2 1      order: 1 4 | 3 | 0 2 */
 #include "kernels/cuda/memory_bound/reduce.h"
+#include "kernels/position_embedding.h"
 
 template <class T> struct gather {
     rows<T> table, out;

@@ -12,7 +12,7 @@
  * than a bias are supported only for dimensions that are multiples of 8; that of GELU's gradient is slow. */
 #include "tests/emulator/include/cublasLt.h"
 
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 
 #include <math.h>
 #include <stdlib.h>

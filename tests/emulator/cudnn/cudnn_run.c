@@ -5,7 +5,7 @@
 #include "tests/emulator/cudnn/cudnn_descriptors.h"
 
 #include "base/status.h"
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Message progress of the emulated NCCL, through shared memory, a chunk at a time. */
 #include "base/status.h"
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 #include "tests/emulator/nccl/nccl_wire.h"
 
 #include <math.h>

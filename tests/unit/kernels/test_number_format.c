@@ -5,7 +5,7 @@
  * in double precision, and rounds by searching all codes for the nearest. Between two neighbours the result
  * changes only at their midpoint. So testing each value, each midpoint, and the adjacent floats covers all
  * 2^32 inputs, provided that rounding is monotonic, which a scan of all exponents tests. */
-#include "kernels/number_round.h"
+#include "kernels/numbers/number_round.h"
 
 #include "base/philox.h"
 #include "tests/support/sanitized.h"

@@ -2,7 +2,7 @@
 /* Quantization, bitwise: the reference finds an element's block by testing every other element, its scale by
  * trying exponents, and its value by trying every code. Where a published recipe multiplies in fp32, so does
  * the reference, in that order. The Hadamard transform against its matrix in double precision. */
-#include "kernels/number_round.h"
+#include "kernels/numbers/number_round.h"
 #include "tests/support/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"

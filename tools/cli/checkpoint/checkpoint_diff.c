@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/pretrained_export.h"
 
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 #include "trainer/checkpoint/checkpoint_source.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"

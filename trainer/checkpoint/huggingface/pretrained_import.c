@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/pretrained_import.h"
 
-#include "kernels/narrow.h"
+#include "kernels/numbers/narrow.h"
 #include "trainer/checkpoint/checkpoint_record.h"
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"

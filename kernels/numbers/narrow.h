@@ -11,7 +11,7 @@
  * Caution: double rounding. Accumulate in fp32 and store once, at the end. */
 #pragma once
 
-#include "kernels/float_bits.h"
+#include "kernels/numbers/float_bits.h"
 #include "kernels/tensor.h"
 
 static inline float float_of_bf16(uint16_t x)

@@ -7,8 +7,8 @@
  * Caution: the sum must be rounded to float. A compiler that may reassociate (-ffast-math) deletes it. */
 #pragma once
 
-#include "kernels/float_bits.h"
-#include "kernels/number_format.h"
+#include "kernels/numbers/float_bits.h"
+#include "kernels/numbers/number_format.h"
 
 /* Precomputed constants of a format's rounding. */
 struct rounder {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/number_format.h"
+#include "kernels/numbers/number_format.h"
 
 #include "base/status.h"
-#include "kernels/number_round.h"
+#include "kernels/numbers/number_round.h"
 
 #include <math.h>
 

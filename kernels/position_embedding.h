@@ -20,6 +20,8 @@
  * Everything is in double precision. The functions are also compiled for GPUs. */
 #pragma once
 
+#include "base/rope_scaling.h"
+
 #include <math.h>
 #include <stdint.h>
 
@@ -27,15 +29,6 @@
 #ifndef INLINE_EVERYWHERE
 #define INLINE_EVERYWHERE static inline
 #endif
-
-enum rope_scaling_kind { ROPE_UNSCALED, ROPE_LINEAR, ROPE_NTK, ROPE_LLAMA3, ROPE_YARN };
-
-struct rope_scaling {
-    enum rope_scaling_kind kind; // ROPE_UNSCALED: the other fields are not read
-    double factor;               // >= 1
-    double low, high;            // ROPE_LLAMA3, ROPE_YARN: low < high
-    double original;             // ROPE_LLAMA3, ROPE_YARN: the context length of the original model
-};
 
 /* The pair, as a real number, that makes `rotations` turns in the original context. */
 INLINE_EVERYWHERE double rope_pair_of_rotations(struct rope_scaling s, double base, double rotated,
