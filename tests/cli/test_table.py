@@ -86,6 +86,11 @@ def test_file(folder):
     found = json.loads(done.stdout)["rows"][0]
     expect("few samples of a replica without a pipeline are one microbatch", " b4 " in found["layout"] and
            abs(found["error"]) < 0.08, done)
+    row = "MegaScale T2,175B,96,12288,128,64000,2048,256,8,8,4,,768,\"interleaved 1F1B, {}\",,,{},\n"
+    rows = row.format("Megatron-LM", 40) + row.format("MegaScale", 32)
+    done = run(write(folder, "paper," + HEADER + rows), "--json", "pipeline.virtual_stages=6")
+    found = json.loads(done.stdout)["rows"]
+    expect("programs named after the schedule", all(abs(one["error"]) < 0.06 for one in found), done)
     row = "Zero Bubble,GPT,22,2304,24,50257,1024,8,1,8,1,6,144,ZB-{}p,none,bf16,{},\n"
     of_paper = write(folder, "paper," + HEADER + row.format(1, 1.395) + row.format(2, 1.241))
     done = run(of_paper, "--json")

@@ -344,6 +344,21 @@ static void infer_micro_batch(const struct published_row *row, struct published_
     infer(made, override);
 }
 
+/* What the programs compared by MegaScale (arXiv 2402.15627) do, named after the schedule: "interleaved 1F1B,
+ * MegaScale". */
+static void infer_program(const struct published_row *row, struct published_recipe *made)
+{
+    static const char *const megascale[] = {"assume.attention=flash2", "assume.tp_overlap=0.9",
+                                            "assume.overlap=grad_and_param", "model.block_type=parallel"};
+    static const char *const megatron[] = {"assume.attention=unfused", "assume.norm=separate",
+                                           "assume.overlap=none"};
+    const char *schedule = row->cell[PUBLISHED_SCHEDULE];
+    for (size_t i = 0; i < sizeof megascale / sizeof *megascale && contains(schedule, ", MegaScale"); i++)
+        infer(made, megascale[i]);
+    for (size_t i = 0; i < sizeof megatron / sizeof *megatron && contains(schedule, ", Megatron-LM"); i++)
+        infer(made, megatron[i]);
+}
+
 void published_recipe_infer(const struct published_row *row, struct published_recipe *made)
 {
     static const char *const llama[] = {"model.position_embedding_type=rope", "model.normalization=RMSNorm",
@@ -354,6 +369,7 @@ void published_recipe_infer(const struct published_row *row, struct published_re
         infer(made, llama[i]);
     infer_virtual_stages(row, made);
     infer_micro_batch(row, made);
+    infer_program(row, made);
     if (contains(notes, "deterministic-mode")) // Megatron-LM's option: its kernel of attention
         infer(made, "assume.attention=flash2_deterministic");
     if (contains(notes, "no grad-accumulation fusion"))
