@@ -296,6 +296,19 @@ def test_advice():
     check("an older one", train("unlike", load[0].replace("6", "4"), load[1]), 0, out="step-00000004, step 4\n")
 
 
+def test_short_timeout():
+    """A timeout that is shorter than a forward pass can be is refused before step 1; no other is."""
+    model = ["model.num_layers=8", "model.hidden_size=256", "model.num_attention_heads=4", "model.seq_length=128",
+             "train.train_iters=1", "checkpoint.save=none"]
+    key = "resilience.heartbeat_timeout_seconds"
+    done = train("short", *model, f"{key}=0.001")
+    check("too short", done, 2, err=f"cuboid: {key} 0.001 is shorter than an action: the forward pass of a microbatch "
+          "takes at least 0.00387 s; use auto, or a timeout above the longest action\n")
+    expect("nothing was trained", not os.path.exists("short/metrics.jsonl"), done)
+    for value in ("0", "auto", "5", "1e30"):
+        check(f"a timeout of {value}", train(f"short-{value}", *model, f"{key}={value}"), 0)
+
+
 def test_saved_recipe():
     """A run started from the saved recipe of another run."""
     train("base", "train.train_iters=4", "checkpoint.save_interval=1", "checkpoint.keep_last=0")
@@ -347,7 +360,8 @@ with tempfile.TemporaryDirectory() as top:
     subprocess.run([CUBOID, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL, check=True)
     for test in [test_killed_before_its_first_checkpoint, test_saves_by_time, test_signals, test_signal_during_start,
                  test_damaged_metrics, test_lost_record, test_full_disk, test_full_disks, test_folder_is_removed,
-                 test_named_checkpoint, test_advice, test_saved_recipe, test_weights_before_step_1, test_masked_batch]:
+                 test_named_checkpoint, test_advice, test_short_timeout, test_saved_recipe, test_weights_before_step_1,
+                 test_masked_batch]:
         begun = time.monotonic()
         test()
         print(f"{test.__name__} {time.monotonic() - begun:.1f} s")

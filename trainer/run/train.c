@@ -20,6 +20,7 @@
 #include "trainer/run/run_plan.h"
 #include "trainer/run/saving.h"
 #include "trainer/run/timeline_write.h"
+#include "trainer/run/timeout_check.h"
 
 #include <math.h>
 #include <signal.h>
@@ -524,6 +525,7 @@ static enum status prepare(struct training *training, const struct recipe *recip
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     bool first = launcher.rank <= 0;
+    TRY(timeout_check(recipe));
     // With several machines the assignment of ranks to machines is unknown.
     if (launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size)
         TRY(memory_plan_check_host(recipe));
