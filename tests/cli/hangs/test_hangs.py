@@ -220,8 +220,8 @@ def check_early(options, folder):
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            env={**os.environ, "HANGS_FOLDER": folder, "OMPI_MCA_orte_tmpdir_base": folder})
     found = {}
-    while run.poll() is None and not (len(found) == 3 and all(  # MPI's threads
-            len(os.listdir(f"/proc/{pid}/task")) > 2 for pid in found.values())):
+    while run.poll() is None and not (len(found) == 3 and all(  # besides MPI's: its own, for signals, the monitor
+            len(os.listdir(f"/proc/{pid}/task")) > 3 for pid in found.values())):
         time.sleep(0.02)
         found = processes(folder)
     os.kill(found[2], signal.SIGSTOP)
