@@ -17,6 +17,7 @@ CUBOID = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
 sys.path.insert(0, TOOLS)
 sys.dont_write_bytecode = True
 import gpu_figures  # noqa: E402
+import gpu_plan  # noqa: E402
 import gpu_report  # noqa: E402
 import gpu_runs  # noqa: E402
 import gpu_session  # noqa: E402
@@ -46,13 +47,14 @@ DRY = "".join(f" {word:>13}" for word in COLUMNS) + "\n    0      0" + "      64
 PROGRAM = r"""#!/bin/sh
 twice=$(printf '%s\n' "$@" | sed -n 's/=.*//p' | sort | uniq -d)
 [ -z "$twice" ] || { echo "error: command line: $twice is given twice"; exit 2; }
-iters=2 dir=
+iters=2 dir= batch=1
 for word in "$@"; do
     [ "$word" != "$FAKE_FAIL" ] || { echo "it failed on purpose"; exit 1; }
     [ "$word" != "$FAKE_HANG" ] || exec sleep 60
     case $word in
     logging.run_dir=*) dir=${word#*=} ;;
     train.train_iters=*) iters=${word#*=} ;;
+    train.micro_batch_size=*) batch=${word#*=} ;;
     cluster.device=dry) cat "$0.dry"; exit 0 ;;
     --version) echo "mpi     yes"; exit 0 ;;
     esac
@@ -60,7 +62,11 @@ done
 case $1 in
 verify) cat "$0.verify" ;;
 doctor) echo "one GPU" ;;
+plan)
+    [ "$batch" -le 50 ] && fits=true || fits=false
+    echo "{\"fits\": $fits, \"step_time_s\": ${FAKE_STEP:-0.51}, \"memory_peak_bytes\": 1073741824}" ;;
 train)
+    [ "$batch" -le "${FAKE_REFUSES:-50}" ] || { echo "it does not fit"; exit 2; }
     mkdir -p "$dir"
     i=1
     while [ $i -le "$iters" ]; do
@@ -411,10 +417,31 @@ class Reports(unittest.TestCase):
         for model in gpu_training.MODELS:
             self.assertIn(f" {model.target:g} %", gpu_wanted.FIGURES[f"{model.name} mfu"][0])
 
+    def test_plans_are_compared_with_runs(self):
+        status, text = self.run_parts("plan")
+        self.assertEqual(status, 0, text)
+        self.assertIn("| largest microbatch of gpt2-124m that fits by its plan, 50 | ok", text)
+        self.assertIn("| microbatch 51 | refused before its first step |", text)
+        self.assertIn("gpt2-124m, 64 x 512, recomputation none: does not fit, not run", text)
+        self.assertIn("gpt3-1.3b, 4 x 2048, recomputation selective: predicted 0.51 s, measured 0.5 s, +2.0 %; "
+                      "memory +0.00 %", text)
+        self.assertIn("| reached | median error 2.0 % of 10 runs, at most 2.0 % |", text)
+        self.assertIn("| reached | 50 trains, 51 is refused |", text)
+        status, text = self.run_parts("plan", FAKE_STEP="0.56")
+        self.assertIn("| not reached | median error 12.0 % of 10 runs, at most 12.0 % |", text)
+        for refuses, said in (("49", "50 fails, 51 is refused"), ("51", "50 trains, 51 is not refused")):
+            status, text = self.run_parts("plan", FAKE_REFUSES=refuses)
+            self.assertEqual(status, 1)
+            self.assertIn(f"| not reached | {said} |", text)
+
+    def test_largest_that_fits(self):
+        for largest in (0, 1, 2, 3, 7, 8, 9, 1000):
+            self.assertEqual(gpu_plan.largest_that_fits(lambda size, most=largest: size <= most), largest)
+
     def test_parts_run_in_the_documented_order(self):
         first = ["doctor", "attention", "gemm", "golden", "first"]
-        self.assertEqual(list(gpu_report.PARTS), [*first, "ops", "bits", "waits", "train", "torch", "rates", "memcheck",
-                                                  "nccl", "again", "racecheck"])
+        self.assertEqual(list(gpu_report.PARTS), [*first, "ops", "bits", "waits", "train", "plan", "torch", "rates",
+                                                  "memcheck", "nccl", "again", "racecheck"])
         with open(f"{os.path.dirname(os.path.dirname(TOOLS))}/docs/cuda.md") as text:
             documented = re.findall(r"^\| (\w+) \| .* \| (\d+) \|$", text.read(), re.MULTILINE)
         self.assertEqual([row for row in documented if row[0] in gpu_report.PARTS],

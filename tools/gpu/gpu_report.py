@@ -19,6 +19,8 @@ waits      calls that block the host or allocate memory in each step of cuboid_c
            GPT-2 124M, with the memory of its graphs
 train      one GPU, bf16: tokens per second and model FLOPs utilization of three models, deterministic and
            autotuned
+plan       `cuboid doctor --profile` of the GPU; steps of three models, predicted by plans and measured; the largest
+           microbatch that fits by its plan trains, and the next one is refused
 torch      tokens per second of PyTorch for the same work
 rates      every op at the sizes of three models: its rate, as a fraction of a copy's
 memcheck   compute-sanitizer over the op suite
@@ -41,6 +43,7 @@ import subprocess
 import sys
 import time
 
+from gpu_plan import part_plan
 from gpu_runs import part_bits, part_golden, part_nccl, part_waits
 from gpu_session import Report, Session
 from gpu_tests import (part_again, part_attention, part_doctor, part_gemm, part_memcheck, part_ops, part_racecheck)
@@ -50,9 +53,9 @@ from gpu_wanted import FIGURES
 # Most informative first; with a limit in seconds.
 PARTS = {"doctor": (part_doctor, 45), "attention": (part_attention, 150), "gemm": (part_gemm, 60),
          "golden": (part_golden, 60), "first": (part_first, 60), "ops": (part_ops, 90), "bits": (part_bits, 90),
-         "waits": (part_waits, 60), "train": (part_train, 200), "torch": (part_torch, 180), "rates": (part_rates, 120),
-         "memcheck": (part_memcheck, 120), "nccl": (part_nccl, 240), "again": (part_again, 90),
-         "racecheck": (part_racecheck, 200)}
+         "waits": (part_waits, 60), "train": (part_train, 200), "plan": (part_plan, 240), "torch": (part_torch, 180),
+         "rates": (part_rates, 120), "memcheck": (part_memcheck, 120), "nccl": (part_nccl, 240),
+         "again": (part_again, 90), "racecheck": (part_racecheck, 200)}
 
 
 class Stopped(BaseException):

@@ -21,6 +21,8 @@ FIGURES = {  # name: (target, number of results that it consists of)
     "rerun": ("one GPU, deterministic: two runs are bit-identical", 1),
     "schedules": ("one GPU, deterministic: schedules are bit-identical", 3),
     "resume": ("one GPU, deterministic: resumed and uninterrupted runs are bit-identical", 1),
+    "plan steps": ("steps predicted by a plan with this GPU's profile: median error 5 %", 1),
+    "plan memory": ("GPT-2 124M: the largest microbatch that fits by its plan trains, the next one is refused", 1),
     "cube bf16": ("8 ranks on one GPU, 2 x 2 x 2, every schedule: the loss is within the bf16 bound of one rank", 11),
     "cube fp32": ("8 ranks on one GPU, 2 x 2 x 2: the loss is within the fp32 bound of one rank", 2),
 }
