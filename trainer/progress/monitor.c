@@ -317,8 +317,8 @@ static _Noreturn void report_missing(struct monitor *m, const struct missing *mi
     // Other nodes may be on this machine, and are looking for it, too; mpirun ends them.
     if (m->config.several_hosts && !(is_first && is_mpirun))
         poll(NULL, 0, NODES_MS);
+    missing_kill(missing, m->config.launcher); // first: when the others have ended, this process may exit
     end_others(m);
-    missing_kill(missing, m->config.launcher);
     exit_silently(PEER_LOST);
 }
 
