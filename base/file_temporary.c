@@ -108,6 +108,28 @@ static bool add_huge_page(int fd, int64_t offset)
     return good;
 }
 
+void file_temporary_pass_cache(struct file_temporary *file)
+{
+    file->past_cache = true;
+}
+
+/* Sets or clears O_DIRECT; not at all where the file system refuses it. */
+static void set_direct(struct file_temporary *file, bool direct)
+{
+    if (direct == file->is_direct)
+        return;
+    const int flags = fcntl(file->fd, F_GETFL);
+    if (flags >= 0 && fcntl(file->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0)
+        file->is_direct = direct;
+    else
+        file->past_cache = false;
+}
+
+static bool is_aligned(const void *bytes, size_t length, int64_t offset)
+{
+    return ((uintptr_t)bytes | length | (uint64_t)offset) % FILE_DIRECT_BYTES == 0;
+}
+
 bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t length, int64_t offset)
 {
     const char *at = bytes;
@@ -116,9 +138,14 @@ bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t
         if (!add_huge_page(file->fd, file->huge_at))
             file->huge_last = 0; // the other pages will not be huge either
     while (length > 0) {
+        set_direct(file, file->past_cache && is_aligned(at, length, offset));
         const ssize_t put = pwrite(file->fd, at, length, (off_t)offset);
         if (put < 0 && errno == EINTR)
             continue;
+        if (put < 0 && errno == EINVAL && file->is_direct) { // other multiples are needed here
+            file->past_cache = false;
+            continue;
+        }
         if (put == 0)
             errno = ENOSPC;
         if (put <= 0)

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -126,6 +127,51 @@ Test(file, a_link_under_a_guessed_temporary_name_has_no_effect)
     file_temporary_discard(&second);
     file_temporary_discard(&second);
     cr_expect(exists("report") && exists(guess));
+    leave(folder);
+}
+
+/* How many of `bytes` of a file, from `offset` on, are in the page cache; in pages. */
+static size_t cached_pages(int fd, int64_t offset, size_t bytes)
+{
+    const size_t pages = bytes / FILE_DIRECT_BYTES;
+    unsigned char *in_core = calloc(pages, 1);
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, (off_t)offset);
+    size_t count = 0;
+    cr_assert(in_core != NULL && map != MAP_FAILED && mincore(map, bytes, in_core) == 0);
+    for (size_t i = 0; i < pages; i++)
+        count += in_core[i] & 1;
+    munmap(map, bytes);
+    free(in_core);
+    return count;
+}
+
+Test(file, whole_pages_bypass_the_page_cache)
+{
+    enum { BLOCK = 1 << 20, BLOCKS = 3, TAIL = 5000, BYTES = FILE_DIRECT_BYTES + BLOCKS * BLOCK + TAIL };
+    char folder[32], *expected = malloc(BYTES), *block = aligned_alloc(FILE_DIRECT_BYTES, BLOCK);
+    struct file_temporary file;
+    struct text back = {0};
+    enter(folder);
+    cr_assert(expected != NULL && block != NULL);
+    for (int i = 0; i < BYTES; i++)
+        expected[i] = (char)(1 + i * 7 % 251);
+    cr_assert_eq(file_temporary_create("data", &file), OK);
+    file_temporary_pass_cache(&file);
+    for (int64_t i = 0, at = FILE_DIRECT_BYTES; i < BLOCKS; i++, at += BLOCK) {
+        memcpy(block, expected + at, BLOCK);
+        cr_assert(file_temporary_write(&file, block, BLOCK, at));
+    }
+    const bool direct = file.past_cache; // tmpfs refuses
+    cr_expect(!direct || cached_pages(file.fd, FILE_DIRECT_BYTES, BLOCKS * BLOCK) == 0);
+    cr_assert(file_temporary_write(&file, expected + BYTES - TAIL, TAIL, BYTES - TAIL));
+    cr_assert(file_temporary_write(&file, expected, 100, 0));
+    cr_assert(file_temporary_write(&file, expected + 100, FILE_DIRECT_BYTES - 100, 100));
+    cr_assert_eq(file_temporary_commit(&file, "data"), OK, "%s", fail_text());
+    cr_assert_eq(file_read("data", &back), OK, "%s", fail_text());
+    cr_expect(back.length == BYTES && memcmp(back.chars, expected, BYTES) == 0);
+    text_free(&back);
+    free(expected);
+    free(block);
     leave(folder);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/format/checkpoint_file.h"
 
+#include "base/file.h"
 #include "trainer/files/checksum.h"
 #include "trainer/files/stream_copy.h"
 
@@ -44,7 +45,7 @@ static enum status create_file(struct checkpoint_writer *w, const char *path)
     int64_t data = 0;
     size_t metadata = 256; // for the keys version, run, save and step
     struct safetensors_tensor *list = calloc((size_t)w->count + 1, sizeof *list);
-    w->block = malloc(CHECKPOINT_BLOCK_BYTES);
+    w->block = aligned_alloc(FILE_DIRECT_BYTES, CHECKPOINT_BLOCK_BYTES);
     if (list == NULL || w->block == NULL) {
         free(list);
         return fail(NO_MEMORY, "%s: no memory to write it", path);
@@ -80,6 +81,11 @@ enum status checkpoint_writer_create(const char *path, const struct save_identit
     else
         checkpoint_writer_destroy(w);
     return status;
+}
+
+void checkpoint_writer_pass_cache(struct checkpoint_writer *w)
+{
+    safetensors_pass_cache(w->file);
 }
 
 static enum status flush_block(struct checkpoint_writer *w)

@@ -40,6 +40,9 @@ struct checkpoint_writer;
 MUST_USE enum status checkpoint_writer_create(const char *path, const struct save_identity *identity,
                                               const struct shard *shards, int count,
                                               struct checkpoint_writer **out);
+/* What is appended from now on bypasses the page cache where it can: for a thread that writes while others
+ * compute. */
+void checkpoint_writer_pass_cache(struct checkpoint_writer *writer);
 /* Appends the next bytes of the data. */
 MUST_USE enum status checkpoint_writer_append(struct checkpoint_writer *writer, const void *bytes,
                                               size_t length);

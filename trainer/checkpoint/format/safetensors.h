@@ -18,7 +18,8 @@
 
 #include "base/text.h"
 
-enum { SAFETENSORS_MAX_DIMS = 8, SAFETENSORS_NAME_CHARS = 256, SAFETENSORS_ALIGN_BYTES = 64 };
+/* The data of a written file begin at a multiple of ALIGN_BYTES: a page, which can bypass the page cache. */
+enum { SAFETENSORS_MAX_DIMS = 8, SAFETENSORS_NAME_CHARS = 256, SAFETENSORS_ALIGN_BYTES = 4096 };
 
 enum safetensors_dtype {
     SAFETENSORS_F32, // written by Cuboid; BF16 for weights without master weights
@@ -100,6 +101,8 @@ struct safetensors_writer;
 MUST_USE enum status safetensors_create(const char *path, const struct safetensors_tensor *list, int count,
                                         size_t metadata_bytes, struct safetensors_writer **out);
 /* Appends the next bytes of the data. */
+/* What is appended from now on bypasses the page cache where it can, see file_temporary_pass_cache(). */
+void safetensors_pass_cache(struct safetensors_writer *writer);
 MUST_USE enum status safetensors_append(struct safetensors_writer *writer, const void *bytes, size_t length);
 /* Call it after all data: writes the header, syncs to disk, and only then renames the file to PATH. */
 MUST_USE enum status safetensors_finish(struct safetensors_writer *writer,

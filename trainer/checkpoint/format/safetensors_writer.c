@@ -118,6 +118,13 @@ static enum status write_at(struct safetensors_writer *w, const char *bytes, siz
     return file_temporary_write(&w->file, bytes, length, offset) ? OK : failed(w);
 }
 
+_Static_assert(SAFETENSORS_ALIGN_BYTES % FILE_DIRECT_BYTES == 0, "data cannot bypass the page cache");
+
+void safetensors_pass_cache(struct safetensors_writer *w)
+{
+    file_temporary_pass_cache(&w->file);
+}
+
 enum status safetensors_append(struct safetensors_writer *w, const void *bytes, size_t length)
 {
     CHECK((int64_t)length <= w->bytes - w->written);
