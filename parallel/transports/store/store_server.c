@@ -348,6 +348,19 @@ enum status store_server_start(const struct store_server_options *options, struc
     return OK;
 }
 
+/* Says that this node ends, and reads what still arrives until the other end has read that and closes: a
+ * connection that is closed with unread messages is reset, and the other end would read no more. */
+static void leave_upstream(int upstream)
+{
+    enum { CLOSE_MS = 2000 };
+    struct wire_message m = {0};
+    bool open = wire_send(upstream, STORE_BYE, NULL, 0);
+    while (open && wire_is_ready(upstream, CLOSE_MS)) {
+        open = wire_receive(upstream, STORE_KEY_CHARS + STORE_MAX_BYTES, &m);
+        wire_free(&m);
+    }
+}
+
 void store_server_stop(struct store_server *s, double limit_s)
 {
     struct timespec until;
@@ -362,6 +375,6 @@ void store_server_stop(struct store_server *s, double limit_s)
     if (pthread_timedjoin_np(s->thread, NULL, &until) != 0)
         return;
     if (s->options.upstream >= 0)
-        (void)wire_send(s->options.upstream, STORE_BYE, NULL, 0);
+        leave_upstream(s->options.upstream);
     free_server(s);
 }

@@ -114,8 +114,6 @@ Test(store, a_rank_that_exits_fails_all)
     }
 }
 
-/* ---- an earlier start ---- */
-
 static enum status open_as(int rank, const char *folder, double start_s, struct store **out)
 {
     struct launcher launcher = {.name = "srun", .size = RANKS, .rank = rank, .node = "n0"};
@@ -125,6 +123,53 @@ static enum status open_as(int rank, const char *folder, double start_s, struct 
     snprintf(launcher.node, sizeof launcher.node, "n%d", rank / NODE_RANKS);
     return store_open(&options, out);
 }
+
+/* A rank asks for a value of its node, for which its server then asks that of rank 0. The node ends as soon
+ * as it has the value, so that this answer arrives last. */
+static void *end_early(void *argument)
+{
+    struct process *p = argument;
+    struct store *store = NULL;
+    int32_t got;
+    p->status = open_as(p->rank, p->folder, 20.0, &store);
+    if (p->status == OK)
+        p->status = exchange(store, p, "here");
+    if (p->status == OK && p->rank == RANKS - 1)
+        p->status = store_get(store, "own/value", 0.0, &got, sizeof got);
+    if (p->status == OK && p->rank == NODE_RANKS) {
+        usleep(5000);
+        p->status = store_set(store, "own/value", &p->rank, sizeof p->rank);
+    }
+    if (p->status == OK && p->rank < NODE_RANKS) {
+        usleep(20000);
+        p->status = store_get(store, "here/1", 0.0, &got, sizeof got);
+    }
+    snprintf(p->why, sizeof p->why, "%s", p->status == OK ? "" : fail_text());
+    store_close(store, p->status != OK);
+    return NULL;
+}
+
+Test(store, a_node_that_ends_with_an_answer_on_its_way)
+{
+    enum { TIMES = 40 };
+    for (int i = 0; i < TIMES; i++) {
+        char folder[] = "/tmp/cuboid-store-XXXXXX";
+        struct process processes[RANKS];
+        pthread_t threads[RANKS];
+        make_folder(folder);
+        for (int r = RANKS - 1; r >= 0; r--) {
+            processes[r] = (struct process){.rank = r, .folder = folder, .left = -1};
+            cr_assert_eq(pthread_create(&threads[r], NULL, end_early, &processes[r]), 0);
+        }
+        for (int r = 0; r < RANKS; r++)
+            pthread_join(threads[r], NULL);
+        for (int r = 0; r < RANKS; r++)
+            cr_expect_eq(processes[r].status, OK, "time %d, rank %d: %s", i, r, processes[r].why);
+        cr_expect_eq(rmdir(folder), 0);
+    }
+}
+
+/* ---- an earlier start ---- */
 
 /* Rank 0 of an earlier start was killed: its file leads nowhere until the new rank 0 replaces it. */
 Test(store, stale_file)
