@@ -27,8 +27,8 @@ MUST_USE enum status file_temporary_create(const char *path, struct file_tempora
  * be mounted with huge=advise, within_size or always. Elsewhere, and where none is free, nothing changes. */
 void file_temporary_expect(struct file_temporary *file, int64_t bytes);
 /* From now on what is written from a multiple of FILE_DIRECT_BYTES in memory, to one in the file, and as many
- * bytes, bypasses the page cache (O_DIRECT), where the file system can: this saves the kernel's copy and its
- * writeback, two thirds of the processor time, and pages in use. */
+ * bytes, bypasses the page cache (O_DIRECT), where the file system can: the kernel then neither copies it nor
+ * keeps pages of it. */
 enum { FILE_DIRECT_BYTES = 4096 };
 void file_temporary_pass_cache(struct file_temporary *file);
 /* Returns false with errno. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The fixture of the op tests: a device whose memory is the host's (the cpu; the device in the environment
- * variable CUBOID_TEST_DEVICE, behind a mirror; or, if the fixture is compiled with FIXTURE_EMULATED, the
+ * variable CUBOID_TEST_DEVICE, through a mirror; or, if the fixture is compiled with FIXTURE_EMULATED, the
  * kernels of the cuda device under tests/emulator), guarded arrays, random values, and two ways to compare.
  *
  * CUBOID_TEST_ATTENTION selects the attention kernels: own (the default), mma, cudnn, cudnn-nondeterministic
