@@ -8,35 +8,22 @@
  * Prints the medians of the rounds, and of the ratio within a round. --cpu: processor time of rank 0 instead
  * of elapsed time, for a machine with other load. */
 #include "base/clock.h"
-#include "base/file.h"
+#include "tools/benchmarks/bench_run.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_job.h"
-#include "trainer/checkpoint/checkpoint_record.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
-
-enum { MAX_ROUNDS = 100, MAX_KEYS = 32 };
-
-static const char recipe_text[] =
-    "model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 64, vocab_size: 16384}\n"
-    "train: {global_batch_size: 8, micro_batch_size: 1, train_iters: 1}\n"
-    "optimizer: {lr: 1e-2, lr_decay_style: constant}\n"
-    "tokenizer: {tokenizer_type: none}\n"
-    "data: {mock_data: true}\n"
-    "cluster: {threads_per_rank: 1}\n"
-    "checkpoint: {save: saves, non_persistent_save_interval: 1}\n";
 
 struct bench {
-    struct run run;
+    struct bench_run run;
     int rounds;
     bool cpu_time;
-    double copy_s[MAX_ROUNDS], save_s[MAX_ROUNDS], load_s[MAX_ROUNDS], bytes; // of rank 0; all ranks' bytes
+    double copy_s[BENCH_ROUNDS_MAX], save_s[BENCH_ROUNDS_MAX], load_s[BENCH_ROUNDS_MAX],
+        bytes; // of rank 0; all ranks' bytes
 };
 
 static double now_s(const struct bench *b)
@@ -93,7 +80,7 @@ static enum status rank_main(struct world *world, void *argument)
     struct rank_state state;
     struct memory_checkpoints *memory = NULL;
     struct save_job job;
-    TRY(rank_create(&b->run, world, true, &state));
+    TRY(rank_create(&b->run.run, world, true, &state));
     TRY(memory_checkpoints_open(&state, &memory));
     TRY(save_job_create(&state, &job));
     const size_t bytes = save_job_bytes(&job);
@@ -114,74 +101,43 @@ static enum status rank_main(struct world *world, void *argument)
     return OK;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *list, int count)
-{
-    qsort(list, (size_t)count, sizeof *list, ascending);
-    return list[count / 2];
-}
-
 static void report(struct bench *b)
 {
-    double ratio[MAX_ROUNDS];
+    double ratio[BENCH_ROUNDS_MAX];
     for (int i = 0; i < b->rounds; i++)
         ratio[i] = b->copy_s[i] / b->load_s[i];
-    const double copy_s = median(b->copy_s, b->rounds), save_s = median(b->save_s, b->rounds),
-                 load_s = median(b->load_s, b->rounds), gb = b->bytes / 1e9;
+    const double copy_s = bench_median(b->copy_s, b->rounds), save_s = bench_median(b->save_s, b->rounds),
+                 load_s = bench_median(b->load_s, b->rounds), gb = b->bytes / 1e9;
     printf("%.2f GB, medians of %d rounds: memcpy %.2f GB/s, save %.2f GB/s, load %.2f GB/s, "
            "%.2f of memcpy\n",
-           gb, b->rounds, gb / copy_s, gb / save_s, gb / load_s, median(ratio, b->rounds));
+           gb, b->rounds, gb / copy_s, gb / save_s, gb / load_s, bench_median(ratio, b->rounds));
 }
 
-static enum status bench(int count, char **arguments, int rounds_wanted, bool cpu_time)
+static enum status bench(int count, char **arguments, struct bench *b)
 {
     char memory[256];
-    const char *keys[MAX_KEYS] = {memory};
-    struct recipe *recipe = NULL;
-    struct problems problems = {0};
-    struct run_record record;
-    struct bench b = {.rounds = rounds_wanted < MAX_ROUNDS ? rounds_wanted : MAX_ROUNDS,
-                      .cpu_time = cpu_time};
+    const char *keys[BENCH_KEYS_MAX + 2] = {memory, "checkpoint.non_persistent_save_interval=1"};
     snprintf(memory, sizeof memory, "checkpoint.memory_dir=%s", arguments[0]);
-    for (int i = 1; i < count && i < MAX_KEYS; i++)
-        keys[i] = arguments[i];
-    TRY(file_write_atomic("bench_checkpoint.yaml", recipe_text, sizeof recipe_text - 1));
-    enum status status = recipe_load("bench_checkpoint.yaml", keys, (size_t)count, 0, &recipe, &problems);
-    problems_print(&problems, stderr);
-    TRY(status);
-    TRY(folder_make(recipe->checkpoint.save));
-    TRY(run_record_read(recipe->checkpoint.save, &record));
-    TRY(random_hex(record.run, RUN_CHARS - 1));
-    TRY(run_record_write(recipe->checkpoint.save, &record));
-    TRY(run_create(recipe, false, &b.run));
-    TRY(world_run("local", recipe_world_size(recipe), rank_main, &b));
-    report(&b);
-    run_destroy(&b.run);
-    recipe_destroy(recipe);
-    unlink("bench_checkpoint.yaml");
+    for (int i = 1; i < count; i++)
+        keys[i + 1] = arguments[i];
+    TRY(bench_run_create(keys, (size_t)count + 1, &b->run));
+    TRY(world_run("local", recipe_world_size(b->run.recipe), rank_main, b));
+    report(b);
+    bench_run_destroy(&b->run);
     return OK;
 }
 
 int main(int argc, char **argv)
 {
     int first = 1;
-    int64_t rounds_wanted = 9;
-    if (argc > 2 && strcmp(argv[1], "-n") == 0) {
-        rounds_wanted = integer_parse(argv[2], &rounds_wanted) ? rounds_wanted : 0;
-        first = 3;
-    }
-    const bool cpu_time = first < argc && strcmp(argv[first], "--cpu") == 0;
-    first += cpu_time;
-    if (first >= argc || rounds_wanted < 1 || rounds_wanted > MAX_ROUNDS) {
+    struct bench b = {.rounds = bench_rounds(argc, argv, &first, 9)};
+    b.cpu_time = first < argc && strcmp(argv[first], "--cpu") == 0;
+    first += b.cpu_time;
+    if (first >= argc || b.rounds == 0 || argc - first > BENCH_KEYS_MAX) {
         fprintf(stderr, "usage: bench_checkpoint [-n ROUNDS] [--cpu] MEMORY_DIR KEY=VALUE...\n");
         return 2;
     }
-    const enum status status = bench(argc - first, argv + first, (int)rounds_wanted, cpu_time);
+    const enum status status = bench(argc - first, argv + first, &b);
     if (status != OK)
         fprintf(stderr, "bench_checkpoint: %s\n", fail_text());
     return status_exit(status);

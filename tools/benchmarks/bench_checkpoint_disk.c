@@ -7,10 +7,9 @@
  * conv=fsync`; saves; reads those bytes; and loads. What is read is not in the page cache. Ranks are threads.
  * Prints the medians of the rounds. */
 #include "base/clock.h"
-#include "base/file.h"
+#include "tools/benchmarks/bench_run.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/checkpoint_record.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,23 +19,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_ROUNDS = 100, MAX_KEYS = 32, BLOCK = 1 << 20 };
+enum { BLOCK = 1 << 20 };
 enum { WRITE, SAVE, READ, LOAD, TIMES };
 
-static const char recipe_text[] =
-    "model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 64, vocab_size: 16384}\n"
-    "train: {global_batch_size: 8, micro_batch_size: 1, train_iters: 1}\n"
-    "optimizer: {lr: 1e-2, lr_decay_style: constant}\n"
-    "tokenizer: {tokenizer_type: none}\n"
-    "data: {mock_data: true}\n"
-    "cluster: {threads_per_rank: 1}\n"
-    "checkpoint: {save: saves, keep_last: 1}\n";
 static const char plain[] = "bench_checkpoint.data";
 
 struct bench {
-    struct run run;
+    struct bench_run run;
     int rounds;
-    double times[TIMES][MAX_ROUNDS], bytes;
+    double times[TIMES][BENCH_ROUNDS_MAX], bytes;
 };
 
 /* Removes a file from the page cache; sets *bytes to its size. */
@@ -141,7 +132,7 @@ static enum status rank_main(struct world *world, void *argument)
     if (block == NULL)
         die_of(NO_MEMORY, "no memory for a block");
     memset(block, 1, BLOCK);
-    TRY(rank_create(&b->run, world, true, &state));
+    TRY(rank_create(&b->run.run, world, true, &state));
     TRY(checkpoint_save(&state)); // for its size
     TRY(checkpoint_find(b->run.recipe->checkpoint.save, &path));
     if (world->rank == 0)
@@ -154,54 +145,27 @@ static enum status rank_main(struct world *world, void *argument)
     return OK;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void report(struct bench *b)
 {
-    double median[TIMES], ratio[2][MAX_ROUNDS];
+    double median[TIMES], ratio[2][BENCH_ROUNDS_MAX];
     for (int i = 0; i < b->rounds; i++) {
         ratio[0][i] = b->times[WRITE][i] / b->times[SAVE][i];
         ratio[1][i] = b->times[READ][i] / b->times[LOAD][i];
     }
-    for (int what = 0; what < TIMES; what++) {
-        qsort(b->times[what], (size_t)b->rounds, sizeof(double), ascending);
-        median[what] = 1e-6 * b->bytes / b->times[what][b->rounds / 2];
-    }
-    for (int i = 0; i < 2; i++)
-        qsort(ratio[i], (size_t)b->rounds, sizeof(double), ascending);
+    for (int what = 0; what < TIMES; what++)
+        median[what] = 1e-6 * b->bytes / bench_median(b->times[what], b->rounds);
     printf("%.2f GB, medians of %d rounds, MB/s: plain write %.0f, save %.0f, %.2f of it; plain read %.0f, "
            "load %.0f, %.2f of it\n",
-           1e-9 * b->bytes, b->rounds, median[WRITE], median[SAVE], ratio[0][b->rounds / 2], median[READ],
-           median[LOAD], ratio[1][b->rounds / 2]);
+           1e-9 * b->bytes, b->rounds, median[WRITE], median[SAVE], bench_median(ratio[0], b->rounds),
+           median[READ], median[LOAD], bench_median(ratio[1], b->rounds));
 }
 
-static enum status bench(int count, char **arguments, int rounds)
+static enum status bench(const char *const *keys, int count, struct bench *b)
 {
-    const char *keys[MAX_KEYS];
-    struct recipe *recipe = NULL;
-    struct problems problems = {0};
-    struct run_record record;
-    struct bench b = {.rounds = rounds};
-    for (int i = 0; i < count && i < MAX_KEYS; i++)
-        keys[i] = arguments[i];
-    TRY(file_write_atomic("bench_checkpoint.yaml", recipe_text, sizeof recipe_text - 1));
-    enum status status = recipe_load("bench_checkpoint.yaml", keys, (size_t)count, 0, &recipe, &problems);
-    problems_print(&problems, stderr);
-    TRY(status);
-    TRY(folder_make(recipe->checkpoint.save));
-    TRY(run_record_read(recipe->checkpoint.save, &record));
-    TRY(random_hex(record.run, RUN_CHARS - 1));
-    TRY(run_record_write(recipe->checkpoint.save, &record));
-    TRY(run_create(recipe, false, &b.run));
-    TRY(world_run("local", recipe_world_size(recipe), rank_main, &b));
-    report(&b);
-    run_destroy(&b.run);
-    recipe_destroy(recipe);
-    unlink("bench_checkpoint.yaml");
+    TRY(bench_run_create(keys, (size_t)count, &b->run));
+    TRY(world_run("local", recipe_world_size(b->run.recipe), rank_main, b));
+    report(b);
+    bench_run_destroy(&b->run);
     unlink(plain);
     return OK;
 }
@@ -209,16 +173,12 @@ static enum status bench(int count, char **arguments, int rounds)
 int main(int argc, char **argv)
 {
     int first = 1;
-    int64_t rounds = 5;
-    if (argc > 2 && strcmp(argv[1], "-n") == 0) {
-        rounds = integer_parse(argv[2], &rounds) ? rounds : 0;
-        first = 3;
-    }
-    if (rounds < 1 || rounds > MAX_ROUNDS || argc - first > MAX_KEYS) {
+    struct bench b = {.rounds = bench_rounds(argc, argv, &first, 5)};
+    if (b.rounds == 0 || argc - first > BENCH_KEYS_MAX) {
         fprintf(stderr, "usage: bench_checkpoint_disk [-n ROUNDS] KEY=VALUE...\n");
         return 2;
     }
-    const enum status status = bench(argc - first, argv + first, (int)rounds);
+    const enum status status = bench((const char *const *)argv + first, argc - first, &b);
     if (status != OK)
         fprintf(stderr, "bench_checkpoint_disk: %s\n", fail_text());
     return status_exit(status);
