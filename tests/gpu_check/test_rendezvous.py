@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,21 +27,25 @@ data: {train: text, split: "1"}
 cluster: {device: cuda, transport: nccl}
 """
 failures = []
+# The names of the jobs contain a port, which no other process gets while this socket is open.
+reserved = socket.socket()
+reserved.bind(("127.0.0.1", 0))
+PORT = str(reserved.getsockname()[1])
 
 
 def torchrun(rank):
-    return {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+    return {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": PORT,
             "LOCAL_RANK": str(rank % 2), "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x",
             "CUBOID_NODE": f"n{rank // 2}"}
 
 
 def kubernetes(rank):
-    return {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+    return {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": PORT,
             "CUBOID_NODE": f"pod-{rank}"}
 
 
 def srun(rank):
-    return {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(RANKS),
+    return {"SLURM_JOB_ID": PORT, "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(RANKS),
             "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": str(RANKS)}
 
 

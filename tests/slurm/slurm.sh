@@ -58,10 +58,20 @@ PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=2
 CONF
 }
 
-# All processes of a node: its slurmd, the steps and their tasks.
+# All processes of a node of this Slurm: its slurmd, the steps and their tasks.
 processes_of() { # NODE
-    pgrep -f "^slurmd -D -N $1 " || true
-    grep -lz "^SLURMD_NODENAME=$1\$" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true
+    local found
+    pgrep -f "^slurmd -D -N $1 -f $SLURM_CONF" || true
+    found=$(grep -lz "^SLURMD_NODENAME=$1\$" /proc/[0-9]*/environ 2>/dev/null || true)
+    # shellcheck disable=SC2086
+    [ -z "$found" ] || grep -lz "^SLURM_CONF=$SLURM_CONF\$" $found 2>/dev/null | cut -d/ -f3 || true
+}
+
+# The first of three successive ports, of which the first is free.
+free_ports() {
+    local port=$((20000 + $$ % 4000 * 3))
+    while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((20000 + (port - 20000 + 3) % 12000)); done
+    echo $port
 }
 
 start_slurmd() { # NODE
@@ -77,7 +87,7 @@ start_slurm() {
     start munged.out setpriv --reuid=munge --regid=munge --clear-groups munged -F -f --num-threads=1 \
         --key-file="$work/munge/key" --socket="$work/munge/socket" --pid-file="$work/munge/pid" \
         --seed-file="$work/munge/seed"
-    write_config "$host" $((20000 + $$ % 4000 * 3))
+    write_config "$host" "$(free_ports)"
     export SLURM_CONF=$work/slurm.conf
     start slurmctld.out slurmctld -D -f "$SLURM_CONF"
     for node in n1 n2; do start_slurmd $node; done

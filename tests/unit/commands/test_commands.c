@@ -128,11 +128,17 @@ Test(schedule_command, writes_json, .init = cr_redirect_stdout)
 Test(schedule_command, writes_and_reads_files, .init = cr_redirect_stdout)
 {
     static const char csv[] = "0F0,,0B0\n,1F0,1B0\n";
-    cr_assert_eq(file_write_atomic("/tmp/cuboid-test.csv", csv, sizeof csv - 1), OK);
+    char folder[] = "/tmp/cuboid-command-XXXXXX", path[64], again[96], given[96];
+    cr_assert(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/a.csv", folder);
+    snprintf(again, sizeof again, "schedule %s --csv --cost f=3", path);
+    snprintf(given, sizeof given, "schedule %s -m 1", path);
+    cr_assert_eq(file_write_atomic(path, csv, sizeof csv - 1), OK);
     cr_assert_eq(run(cmd_schedule, "schedule gpipe -p 2 -m 1 --csv"), 0);
-    cr_assert_eq(run(cmd_schedule, "schedule /tmp/cuboid-test.csv --csv --cost f=3"), 0);
-    cr_assert_eq(run(cmd_schedule, "schedule /tmp/cuboid-test.csv -m 1"), 0);
-    unlink("/tmp/cuboid-test.csv");
+    cr_assert_eq(run(cmd_schedule, again), 0);
+    cr_assert_eq(run(cmd_schedule, given), 0);
+    unlink(path);
+    rmdir(folder);
     cr_assert_stdout_eq_str("0F0,,,0B0\n,1F0,1B0\n"
                             "0F0,,,0B0\n,1F0,1B0\n"
                             "file   p 2, m 1, v 1   makespan 6, bubble 3 (50.0 %), peak 1 microbatch\n"
