@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -280,6 +281,23 @@ def test_stopped():
            "restart 1" not in err, err)
 
 
+def test_late_save():
+    """A run that saves only at its end is told, once, that a failure loses everything."""
+    never, warning = "checkpoint.save_minutes=0", "nothing is saved before the end of the run"
+    for words, line in [
+            ([never, "checkpoint.save_interval=0"], "warning: checkpoint.save_interval 0, checkpoint.save_minutes 0: "),
+            ([never, "checkpoint.save_interval=3"],
+             "set checkpoint.save_minutes=30, or a checkpoint.save_interval below train.train_iters 3\n"),
+            ([never, "checkpoint.save_interval=2"], None),
+            (["checkpoint.save_interval=0", "checkpoint.save_minutes=1"], None),
+            ([never, "checkpoint.save_interval=0", "--restarts=0"], None)]:
+        restarts = [] if "--restarts=0" in words else ["--restarts=2"]
+        done = train("late-save", *restarts, "train.train_iters=3", *words)
+        expect(f"{words}", done.returncode == 0 and done.stderr.count(warning) == (line is not None) and
+               (line or "") in done.stderr, done)
+        shutil.rmtree("late-save")
+
+
 def test_refusals():
     for words, status, line in [
             (["--restarts", "2", "checkpoint.save=none", "checkpoint.save_interval=0"], 2,
@@ -309,7 +327,8 @@ with tempfile.TemporaryDirectory() as folder:
     write_dataset("text", [i % 50 for i in range(4000)])
     script("flaky", FLAKY)
     for case in (test_killed, test_without_failure, test_failures_that_repeat, test_failure_while_starting,
-                 test_in_memory, test_remains, test_nodes, test_without_supervisor, test_stopped, test_refusals):
+                 test_in_memory, test_remains, test_nodes, test_without_supervisor, test_stopped, test_late_save,
+                 test_refusals):
         case()
 print("\n".join(failures) if failures else "ok")
 sys.exit(1 if failures else 0)

@@ -167,6 +167,27 @@ static enum status check(const struct recipe *recipe, const char *launch)
     return OK;
 }
 
+static bool is_before_end(const struct recipe *recipe, int64_t interval)
+{
+    return interval > 0 && interval < recipe->train.train_iters;
+}
+
+/* Warns if there will be nothing to resume from until the run is complete. */
+static void warn_of_late_save(const struct recipe *recipe)
+{
+    const struct recipe_checkpoint *checkpoint = &recipe->checkpoint;
+    const bool in_memory =
+        checkpoint->memory_dir != NULL && is_before_end(recipe, checkpoint->non_persistent_save_interval);
+    if (is_before_end(recipe, checkpoint->save_interval) || checkpoint->save_minutes > 0.0 || in_memory)
+        return;
+    print_line(
+        stderr,
+        "warning: checkpoint.save_interval %lld, checkpoint.save_minutes 0: nothing is saved before the "
+        "end of the run, so a failure loses all of its steps; set checkpoint.save_minutes=30, or a "
+        "checkpoint.save_interval below train.train_iters %lld",
+        (long long)checkpoint->save_interval, (long long)recipe->train.train_iters);
+}
+
 static int load_and_supervise(const struct arguments *arguments, int argc, char **argv)
 {
     struct recipe *recipe = NULL;
@@ -190,6 +211,8 @@ static int load_and_supervise(const struct arguments *arguments, int argc, char 
     if (status == OK)
         status = process_program(&program);
     supervisor.start.program = text_chars(&program);
+    if (status == OK && arguments->restarts > 0)
+        warn_of_late_save(recipe);
     const int result = status == OK ? supervise(&supervisor) : exit_status(status);
     failure_free(&supervisor.failure);
     text_free(&program);
