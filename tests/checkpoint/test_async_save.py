@@ -8,6 +8,7 @@
   under a sanitizer every third of them, in fewer steps. Where the device copies the state, on the strict one: its
   streams run as late as they may.
 - A run that is killed while it saves resumes from a complete checkpoint, and ends with the same weights.
+- A run whose loss is not finite publishes the checkpoint that is still being written.
 - On a slow disk a save waits for the previous one. After one that fails the state is saved at once; only if that
   fails, too, does the run stop."""
 import os
@@ -95,6 +96,24 @@ def test_killed():
     run(CUBOID, "checkpoint", "diff", "sync/checkpoints", "killed/checkpoints")
 
 
+def test_failure():
+    """Step 2 fails: its weights are huge. The files of step 1 are still being written then, on a slow disk."""
+    slow = {"LD_PRELOAD": LIBRARY[0], "FAULT_FOLDER": "failed/checkpoints", "FAULT_NAME": "partial/rank-0000",
+            "FAULT_KIND": "slow", "FAULT_CALL": "1", "FAULT_LAST": "1000"}
+    huge = ["optimizer.lr=1e30", "checkpoint.save_interval=1"]
+    for keys in [], ["dp=2", "parallel.zero_stage=2"], ["pp=2"]:
+        run(*words("whole", *keys, *huge, "train.train_iters=1"))
+        done = run(*words("failed", *keys, *huge, ASYNC), status=1, **slow)
+        assert done.stderr.count("; saved step 1 in failed/checkpoints\n") == 1 and "step 2: the" in done.stderr, done
+        same("whole", "failed", [1])
+        shutil.rmtree("whole")
+        shutil.rmtree("failed")
+    # A disk that is full: the failure of the step stays the reason.
+    done = run(*words("failed", *huge, ASYNC), status=1, **(slow | {"FAULT_KIND": "nospace"}))
+    assert "step 2: the" in done.stderr and "; the checkpoint of step 1 is lost: checkpoint.save: " in done.stderr, done
+    assert not os.path.exists("failed/checkpoints/step-00000001"), done
+
+
 def test_disk():
     """Faults are in the calls on the files of rank 1, from the second save on."""
     def disturbed(kind, last, call="", status=0):
@@ -126,6 +145,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_layouts()
     test_killed()
     if LIBRARY:
+        test_failure()
         test_disk()
     os.chdir("/")
 print("async_save: ok")

@@ -4,6 +4,9 @@
 #include "base/clock.h"
 #include "base/progress.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
+#include "trainer/engine/agree.h"
+
+#include <time.h>
 
 static const struct recipe_checkpoint *recipe_of(const struct saver *s)
 {
@@ -101,4 +104,55 @@ enum status saver_save_in_memory(struct saver *s)
     const enum status status = memory_checkpoints_save(s->memory);
     progress_took(clock_ns() - begin_ns);
     return status;
+}
+
+/* Waits until this rank's file is written. The wait is progress: a slow disk is not a hang. */
+static enum status wait_until_written(const struct checkpoint_saving *saving)
+{
+    const struct timespec pause = {.tv_nsec = 5000000};
+    const double begin_s = clock_s();
+    double seen_s = begin_s;
+    while (!checkpoint_is_written(saving)) {
+        const double now_s = clock_s();
+        if (now_s - begin_s > (double)SAVING_RESCUE_S)
+            return fail(IO_ERROR, "it is not written after %d s", SAVING_RESCUE_S);
+        if (now_s - seen_s > 1.0) {
+            rank_context_set_action("save");
+            seen_s = now_s;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return OK;
+}
+
+static enum status publish_late(struct saver *s)
+{
+    struct background *background = &s->rank_state->background;
+    struct checkpoint_saving *saving = background->saving;
+    background->saving = NULL;
+    rank_context_set_action("save");
+    enum status status = checkpoint_end_copy(saving);
+    if (status == OK)
+        status = wait_until_written(saving);
+    TRY(rank_agree(s->rank_state, status));
+    return checkpoint_finish(saving);
+}
+
+enum status saver_rescue(struct saver *s, enum status failure)
+{
+    const struct rank_state *w = s->rank_state;
+    // During a look-ahead, messages of the next step are in flight.
+    const bool together = (w->world->size == 1 || failure == NOT_FINITE) && !w->ahead;
+    if (failure == OK || failure == STOPPED || w->background.saving == NULL || !together)
+        return failure;
+    struct text why = {0};
+    text_add(&why, "%s", fail_text());
+    if (publish_late(s) == OK)
+        failure = fail(failure, "%s; saved step %lld in %s", text_chars(&why), (long long)s->saved,
+                       recipe_of(s)->save);
+    else
+        failure = fail(failure, "%s; the checkpoint of step %lld is lost: %s", text_chars(&why),
+                       (long long)s->saved, fail_text());
+    text_free(&why);
+    return failure;
 }

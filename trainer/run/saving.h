@@ -31,3 +31,11 @@ MUST_USE enum status saver_finish(struct saver *saver, bool *saved);
 
 /* Saves in memory if that is due after the current step, unless checkpoint.save has the step already. */
 MUST_USE enum status saver_save_in_memory(struct saver *saver);
+
+/* Called after a step has failed with `failure`, which it returns. Publishes the checkpoint that is being
+ * written in the background, since its copy in host memory is complete and of a step that succeeded; the
+ * message of the failure then names it. Only if all ranks have failed alike, so that they can exchange
+ * messages: for all but a single rank that is NOT_FINITE, which they have agreed on. Waits for the files at
+ * most `SAVING_RESCUE_S` seconds. */
+enum { SAVING_RESCUE_S = 600 };
+MUST_USE enum status saver_rescue(struct saver *saver, enum status failure);

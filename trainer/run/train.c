@@ -353,7 +353,7 @@ static enum status loop(struct session *s)
     if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saver.saved < 0)
         TRY(save(s, true));
     while (w->step < recipe->train.train_iters && !stop) {
-        TRY(one_step(s, &stop));
+        TRY(saver_rescue(&s->saver, one_step(s, &stop)));
         bool last = stop || w->step == recipe->train.train_iters;
         // The look-ahead of post-validation is valid only if the next step follows immediately.
         bool now = s->saver.due && !w->ahead;
