@@ -213,6 +213,31 @@ int fsync(int fd)
     return status;
 }
 
+static int truncate_file(const char *name, int fd, off_t bytes)
+{
+    char path[PATH_CHARS];
+    int (*next)(int, off_t) = (int (*)(int, off_t))real(name);
+    if (!path_of(fd, path))
+        return next(fd, bytes);
+    pthread_mutex_lock(&lock);
+    errno = fault(NULL);
+    int status = errno == 0 ? next(fd, bytes) : -1;
+    if (status == 0)
+        add_event(WRITTEN, path, "");
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+int ftruncate(int fd, off_t bytes)
+{
+    return truncate_file("ftruncate", fd, bytes);
+}
+
+int ftruncate64(int fd, off_t bytes)
+{
+    return truncate_file("ftruncate64", fd, bytes);
+}
+
 /* ---- calls on names ---- */
 
 static int open_file(const char *name, const char *path, int flags, mode_t mode)
@@ -276,6 +301,12 @@ int rename(const char *from, const char *to)
 {
     int (*next)(const char *, const char *) = (int (*)(const char *, const char *))real("rename");
     return is_watched(to) ? on_names(from, to, RENAMED, next) : next(from, to);
+}
+
+int link(const char *from, const char *to)
+{
+    int (*next)(const char *, const char *) = (int (*)(const char *, const char *))real("link");
+    return is_watched(to) ? on_names(from, to, CREATED, next) : next(from, to);
 }
 
 int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)

@@ -3,11 +3,12 @@
 """A save that fails at any call on files: a complete checkpoint at most one save old is found, and the run that is
 started again ends with the weights of an undisturbed one, bitwise.
 
-    test_crash_points.py CUBOID LIBRARY [--full]     LIBRARY: fault_calls.c
+    test_crash_points.py CUBOID LIBRARY [--full [RUN ...]]     LIBRARY: fault_calls.c
 
 Each point is one call of a run that saves three times, and one of: the process is killed there, or writes half and is
 killed; the power fails and what was not synced is lost; a disk is full or fails once, or from then on. Without --full a
-few points of each are tried, spread over the run; with it, all of them, in more kinds of runs (tools/soak)."""
+few points of each are tried, spread over the run; with it, all of them, in more kinds of runs, or those of some RUNs
+(tools/soak)."""
 import os
 import shutil
 import subprocess
@@ -32,11 +33,15 @@ KINDS = ["kill", "half", "power", "nospace", "error", "full"]
 MEMORY = f"/dev/shm/cuboid-crash-{os.getpid()}"
 IN_MEMORY = [f"checkpoint.memory_dir={MEMORY}", "checkpoint.non_persistent_save_interval=1",
              "checkpoint.save_interval=0"]
+# Files of more than a block, which are written past the page cache.
+DIRECT = ["checkpoint.async_save=true", "model.hidden_size=64", "model.vocab_size=8200"]
 RUNS = {"sync": ["dp=2"], "async": ["dp=2", "checkpoint.async_save=true"], "memory": ["dp=2", *IN_MEMORY]}
 if FULL:
     RUNS |= {"zero": ["dp=2", "parallel.zero_stage=1"],
              "async-zero": ["dp=2", "parallel.zero_stage=2", "checkpoint.async_save=true"],
-             "memory-zero": ["dp=4", "parallel.zero_stage=1", *IN_MEMORY]}
+             "memory-zero": ["dp=4", "parallel.zero_stage=1", *IN_MEMORY],
+             "direct": ["dp=2", *DIRECT], "direct-zero": ["dp=2", "parallel.zero_stage=1", *DIRECT]}
+    RUNS = {name: RUNS[name] for name in sys.argv[4:] or RUNS}
 # Of each kind and run, without --full.
 POINTS = int(os.environ.get("POINTS", "3" if "CUBOID_LONG_TESTS" in os.environ else "2"))
 
