@@ -13,7 +13,7 @@
 #include "trainer/plan/memory_plan.h"
 #include "trainer/plan/model_flops.h"
 #include "trainer/plan/report.h"
-#include "trainer/progress/control.h"
+#include "trainer/progress/control/control.h"
 #include "trainer/progress/monitor.h"
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_dir.h"

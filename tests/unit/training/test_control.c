@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Control connections whose messages arrive late, in parts, or in an unexpected order. */
-#include "trainer/progress/control_view.h"
-#include "trainer/progress/control_wire.h"
+#include "trainer/progress/control/control_view.h"
+#include "trainer/progress/control/control_wire.h"
 
 #include <criterion/criterion.h>
 #include <poll.h>

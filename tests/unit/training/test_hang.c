@@ -2,8 +2,8 @@
 /* Who waits for whom, from snapshots written by hand; and a snapshot that is written and read back. */
 #include "base/clock.h"
 #include "parallel/comm.h"
-#include "trainer/progress/control_view.h"
-#include "trainer/progress/control_wire.h"
+#include "trainer/progress/control/control_view.h"
+#include "trainer/progress/control/control_wire.h"
 #include "trainer/progress/hang_dump.h"
 #include "trainer/progress/page.h"
 #include "trainer/progress/straggler.h"

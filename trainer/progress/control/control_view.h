@@ -2,7 +2,7 @@
 /* The ranks of other nodes, as a judging process sees them through its control connections. */
 #pragma once
 
-#include "trainer/progress/control.h"
+#include "trainer/progress/control/control.h"
 
 /* A summary of the ranks of other nodes. */
 struct control_state {

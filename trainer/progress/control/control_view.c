@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/progress/control_view.h"
+#include "trainer/progress/control/control_view.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/progress/control.h"
+#include "trainer/progress/control/control.h"
 
 #include "base/clock.h"
-#include "trainer/progress/control_wire.h"
+#include "trainer/progress/control/control_wire.h"
 
 #include <poll.h>
 #include <stdlib.h>

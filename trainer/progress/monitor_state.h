@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The state of a monitor (monitor.h), for the files that are one:
+ *
+ *     monitor.c             the thread, and what ranks call
+ *     monitor_processes.c   the processes of the node: whether they are alive, and their end
+ *     monitor_judge.c       the ranks: whether to report, and the report */
+#pragma once
+
+#include "trainer/progress/control/control.h"
+#include "trainer/progress/monitor.h"
+#include "trainer/progress/straggler.h"
+#include "trainer/progress/watch.h"
+
+#include <poll.h>
+#include <pthread.h>
+
+struct monitor {
+    struct monitor_config config;
+    struct page *page;
+    struct watched *watched;         // [slots]
+    struct pollfd *files;            // [1 + processes]: wake, and one for each other process
+    bool *gone;                      // [processes]
+    struct progress_writer *writers; // [slots], of the ranks of this process
+    atomic_int writers_used;
+    struct straggler *stragglers; // [slots]
+    pthread_t thread;
+    int wake;
+    struct control *control;
+    struct control_address address; // written before `connected`
+    atomic_bool connected;
+    struct control_rank *ranks; // [slots], as reported to other nodes
+    int64_t found_ns;           // when the current finding was made; 0: none
+    int64_t reported_ns;
+    int64_t resumed_ns; // the end of the last suspension of this process
+    double scanned_s;   // when missing processes were last looked for: time in the action `connect`
+    bool stopped;       // one of them was stopped then
+};
+
+/* ---- the processes of the node ---- */
+
+/* Sets m->gone for those that have exited. */
+void monitor_watch_processes(struct monitor *m);
+/* Publishes that this monitor is alive. */
+void monitor_heartbeat(const struct monitor *m);
+/* Whether this process checks the ranks and reports: it is the first whose monitor is alive. */
+bool monitor_is_primary(const struct monitor *m);
+/* Ends the other processes of the node: stopped ones are continued, so that they can exit; the rest is
+ * killed. */
+void monitor_end_others(struct monitor *m);
+/* And this one. */
+_Noreturn void monitor_end_node(struct monitor *m);
+
+/* ---- the ranks ---- */
+
+/* Of the primary process, at each poll: exchanges progress with other nodes, and reports if necessary; then
+ * it does not return. passed_ns: since the last poll. */
+void monitor_judge(struct monitor *m, int64_t passed_ns);
