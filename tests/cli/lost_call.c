@@ -14,6 +14,12 @@
  *     drag   the ops of its actions take INJECT_PERCENT longer, from that step on
  *     count  the first all-reduce has one element less
  *
+ * And those of tests/cli/hangs/test_early_stops.py, when the process of rank INJECT_RANK starts:
+ *
+ *     halt_in        it is stopped while it opens the page of its node, which no other can open meanwhile
+ *     halt           it is stopped when it has opened the page, before it is monitored
+ *     halt_entered   it is stopped when it is monitored
+ *
  * And those of tests/cli/check_timeline.py, in every step:
  *
  *     unmarked  the end of one span is not marked
@@ -23,7 +29,10 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "trainer/engine/stage_ops.h"
+#include "trainer/progress/monitor.h"
+#include "trainer/progress/process.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -46,6 +55,15 @@ enum status real_marks_set(struct time_marks *marks, int index,
                            struct stream *stream) __asm__("__real_time_marks_set");
 enum status faulty_marks_set(struct time_marks *marks, int index,
                              struct stream *stream) __asm__("__wrap_time_marks_set");
+
+enum status real_page_open(const struct page_options *options, struct page **out) __asm__("__real_page_open");
+enum status faulty_page_open(const struct page_options *options,
+                             struct page **out) __asm__("__wrap_page_open");
+uint64_t real_process_started(int process) __asm__("__real_process_started");
+uint64_t faulty_process_started(int process) __asm__("__wrap_process_started");
+
+void real_monitor_enter(struct monitor *monitor) __asm__("__real_monitor_enter");
+void faulty_monitor_enter(struct monitor *monitor) __asm__("__wrap_monitor_enter");
 
 static bool injected(const char *fault)
 {
@@ -121,6 +139,35 @@ enum status faulty_stage_ops_run(const struct stage_ops *ops, struct graph **gra
     if (is_mine("drag"))
         burn((device_compute_ns(device) - begin_ns) * number_of("INJECT_PERCENT") / 100);
     return status;
+}
+
+/* Whether the fault is one of this process, which is not a rank yet. */
+static bool is_of_process(const char *fault)
+{
+    return injected(fault) && number_of("OMPI_COMM_WORLD_RANK") == number_of("INJECT_RANK");
+}
+
+enum status faulty_page_open(const struct page_options *options, struct page **out)
+{
+    enum status status = real_page_open(options, out);
+    if (is_of_process("halt"))
+        raise(SIGSTOP);
+    return status;
+}
+
+void faulty_monitor_enter(struct monitor *monitor)
+{
+    real_monitor_enter(monitor);
+    if (is_of_process("halt_entered"))
+        raise(SIGSTOP);
+}
+
+/* The time at which a process started is noted in the page while it is being opened. */
+uint64_t faulty_process_started(int process)
+{
+    if (is_of_process("halt_in"))
+        raise(SIGSTOP);
+    return real_process_started(process);
 }
 
 /* The marks of spans: pairs of a begin and an end. */

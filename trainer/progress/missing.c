@@ -77,15 +77,17 @@ static bool is_same_program(int process, int other)
     return length > 0 && readlink(path, b, sizeof b) == length && memcmp(a, b, (size_t)length) == 0;
 }
 
-static bool has_page(int process)
+/* The path of the page that a process has opened; "": none. */
+static void page_of(int process, char out[PAGE_PATH_CHARS])
 {
     struct text maps = {0};
     char prefix[PAGE_PREFIX_CHARS];
     page_prefix(prefix);
     read_proc(process, "maps", &maps);
-    const bool has = strstr(text_chars(&maps), prefix) != NULL;
+    const char *at = strstr(text_chars(&maps), prefix);
+    const int length = at != NULL ? (int)strcspn(at, " \n") : 0; // the file may be deleted
+    snprintf(out, PAGE_PATH_CHARS, "%.*s", length, at != NULL ? at : "");
     text_free(&maps);
-    return has;
 }
 
 static void describe(int process, const struct text *environment, struct missing_rank *out)
@@ -111,32 +113,42 @@ static void describe(int process, const struct text *environment, struct missing
 
 /* ---- finding ---- */
 
-enum { UNSEEN, SEEN, STARTED };
+/* A process of the job on this machine. Shells have the variables, too. */
+struct candidate {
+    int process, rank;
+    bool stopped;
+    char page[PAGE_PATH_CHARS];
+};
 
-/* A process of a rank; a shell that has started another one counts only if that is not seen. */
-static void note(int process, const struct text *environment, int rank, unsigned char *seen,
-                 struct missing_rank *ranks)
+struct candidates {
+    struct candidate *list;
+    int count, capacity;
+};
+
+static enum status add_candidate(struct candidates *found, int process, int rank)
 {
-    struct missing_rank found = {.rank = rank};
-    if (seen[rank] == STARTED)
-        return;
-    if (process == (int)getpid() || has_page(process)) {
-        seen[rank] = STARTED;
-        return;
+    if (found->count == found->capacity) {
+        const int capacity = found->capacity > 0 ? 2 * found->capacity : 16;
+        struct candidate *list = realloc(found->list, (size_t)capacity * sizeof *list);
+        if (list == NULL)
+            return fail(NO_MEMORY, "no memory for %d processes", capacity);
+        found->list = list;
+        found->capacity = capacity;
     }
-    describe(process, environment, &found);
-    if (found.state == PROCESS_IS_GONE || (seen[rank] == SEEN && found.program[0] != 0))
-        return;
-    seen[rank] = SEEN;
-    ranks[rank] = found;
+    struct candidate *new = &found->list[found->count++];
+    *new = (struct candidate){.process = process, .rank = rank};
+    page_of(process, new->page);
+    new->stopped = process_read_state(process, 0) == PROCESS_IS_STOPPED;
+    return OK;
 }
 
-static void scan(const struct launcher *launcher, unsigned char *seen, struct missing_rank *ranks)
+static enum status find_candidates(const struct launcher *launcher, struct candidates *out)
 {
     struct text mine = {0};
     DIR *list = opendir("/proc");
+    enum status status = OK;
     read_proc((int)getpid(), "environ", &mine);
-    for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+    for (struct dirent *entry; list != NULL && status == OK && (entry = readdir(list)) != NULL;) {
         int64_t process;
         struct text environment = {0};
         if (!integer_parse(entry->d_name, &process))
@@ -144,37 +156,106 @@ static void scan(const struct launcher *launcher, unsigned char *seen, struct mi
         read_proc((int)process, "environ", &environment);
         const int rank = rank_in(&environment, &mine, launcher);
         if (rank >= 0)
-            note((int)process, &environment, rank, seen, ranks);
+            status = add_candidate(out, (int)process, rank);
         text_free(&environment);
     }
     if (list != NULL)
         closedir(list);
     text_free(&mine);
+    return status;
 }
 
-enum status missing_find(const struct launcher *launcher, bool several_hosts, struct missing *out)
+static bool is_watched(const struct missing_options *options, int process)
 {
-    const size_t size = (size_t)launcher->size;
-    unsigned char *seen = calloc(size, sizeof *seen);
-    *out = (struct missing){.size = launcher->size, .list = calloc(size, sizeof *out->list), .known = true};
-    if (seen == NULL || out->list == NULL) {
-        free(seen);
-        missing_free(out);
-        return fail(NO_MEMORY, "no memory to find %d processes", launcher->size);
-    }
-    scan(launcher, seen, out->list);
+    bool found = process == (int)getpid();
+    for (int i = 0; i < options->count; i++)
+        found = found || options->watched[i] == process;
+    return found;
+}
+
+/* Whether a process that runs has this page: then it watches the ranks of the page. */
+static bool has_monitor(const struct candidates *all, const char *page)
+{
+    for (int i = 0; i < all->count; i++)
+        if (!all->list[i].stopped && strcmp(all->list[i].page, page) == 0)
+            return true;
+    return false;
+}
+
+/* Whether a process has started, as far as it can, or a monitor reports it. */
+static bool has_started(const struct missing_options *options, const struct candidates *all,
+                        const struct candidate *one)
+{
+    if (is_watched(options, one->process))
+        return true;
+    if (one->page[0] == 0)
+        return false;
+    const bool is_mine = options->page != NULL && strcmp(options->page, one->page) == 0;
+    return !one->stopped || (!is_mine && has_monitor(all, one->page));
+}
+
+enum { UNSEEN, SEEN, STARTED };
+
+/* Describes a process that has not started; a shell that has started another one counts only if that is not
+ * seen. */
+static void note(const struct candidate *one, unsigned char *seen, struct missing_rank *ranks)
+{
+    struct missing_rank found = {.rank = one->rank};
+    struct text environment = {0};
+    if (seen[one->rank] == STARTED)
+        return;
+    read_proc(one->process, "environ", &environment);
+    describe(one->process, &environment, &found);
+    text_free(&environment);
+    if (found.state == PROCESS_IS_GONE || (seen[one->rank] == SEEN && found.program[0] != 0))
+        return;
+    seen[one->rank] = SEEN;
+    ranks[one->rank] = found;
+}
+
+static enum status scan(const struct missing_options *options, unsigned char *seen,
+                        struct missing_rank *ranks)
+{
+    struct candidates all = {0};
+    const enum status status = find_candidates(options->launcher, &all);
+    for (int i = 0; i < all.count; i++)
+        if (has_started(options, &all, &all.list[i]))
+            seen[all.list[i].rank] = STARTED;
+    for (int i = 0; i < all.count; i++)
+        note(&all.list[i], seen, ranks);
+    free(all.list);
+    return status;
+}
+
+/* Keeps the ranks that are missing. */
+static void choose(const struct missing_options *options, const unsigned char *seen, struct missing *out)
+{
     bool here = false;
-    for (size_t r = 0; r < size; r++)
+    for (int r = 0; r < out->size; r++)
         here = here || seen[r] == SEEN;
-    for (size_t r = 0; r < size; r++) {
-        if (seen[r] == STARTED || (seen[r] == UNSEEN && here && several_hosts))
+    for (int r = 0; r < out->size; r++) {
+        if (seen[r] == STARTED || (seen[r] == UNSEEN && here && options->several_hosts))
             continue;
-        out->known = out->known && (seen[r] == SEEN || !several_hosts);
-        out->list[r].rank = (int)r;
+        out->known = out->known && (seen[r] == SEEN || !options->several_hosts);
+        out->list[r].rank = r;
         out->list[out->count++] = out->list[r];
     }
+}
+
+enum status missing_find(const struct missing_options *options, struct missing *out)
+{
+    const size_t size = (size_t)options->launcher->size;
+    unsigned char *seen = calloc(size, sizeof *seen);
+    *out = (struct missing){.size = (int)size, .list = calloc(size, sizeof *out->list), .known = true};
+    enum status status = seen != NULL && out->list != NULL
+                             ? scan(options, seen, out->list)
+                             : fail(NO_MEMORY, "no memory to find %zu processes", size);
+    if (status == OK)
+        choose(options, seen, out);
+    else
+        missing_free(out);
     free(seen);
-    return OK;
+    return status;
 }
 
 void missing_free(struct missing *missing)

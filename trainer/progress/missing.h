@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The processes of a job that have not started: stopped, or blocked, before they opened the page of their
- * node (page.h), so that no monitor knows them. Those of this machine are found in /proc by the variables
- * that the launcher gave them.
+/* The processes of a job that no monitor knows: stopped, or blocked, before they opened the page of their
+ * node (page.h), or stopped with all others of their node before the nodes were connected. Those of this
+ * machine are found in /proc by the variables that the launcher gave them.
  *
  *     2 of 8 processes have not connected after 60 s: rank 3 (node b, process 4711): its process is stopped
  *     (T); rank 5: it has no process on this machine; ... */
@@ -24,9 +24,18 @@ struct missing {
     bool known;                // the list is exact: none of them may be on another machine
 };
 
-/* Finds the ranks without a page. Ranks without a process on this machine are listed only if none of this
- * machine is missing, or if the job has no other machine. */
-MUST_USE enum status missing_find(const struct launcher *launcher, bool several_hosts, struct missing *out);
+struct missing_options {
+    const struct launcher *launcher;
+    bool several_hosts;
+    const char *page;   // the path of this process's page; NULL: private, or not open
+    const int *watched; // [count], the processes whose ranks this monitor sees
+    int count;
+};
+
+/* Finds the ranks without a page, and those whose process is stopped and of another page that no running
+ * process has, or of this page without a rank. Ranks without a process on this machine are listed only if
+ * none of this machine is missing, or if the job has no other machine. */
+MUST_USE enum status missing_find(const struct missing_options *options, struct missing *out);
 void missing_free(struct missing *missing);
 bool missing_is_stopped(const struct missing *missing); // one of them is
 

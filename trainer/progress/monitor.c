@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "trainer/progress/missing.h"
 #include "trainer/progress/monitor_state.h"
 
 #include <errno.h>
@@ -59,7 +60,7 @@ static void *watch(void *argument)
         last_ns = now_ns;
         if (page_is_reported(m->page))
             await_report(m);
-        else if (monitor_is_primary(m))
+        else if (atomic_load(monitor_leaving(m)) == 0 && monitor_is_primary(m))
             monitor_judge(m, passed_ns);
         monitor_heartbeat(m);
         spent_ns = clock_ns() - now_ns; // waiting for other nodes
@@ -69,14 +70,35 @@ static void *watch(void *argument)
 
 /* ---- starting and stopping ---- */
 
-/* Opens the shared page; if that fails, a private one. */
+/* Whether a process of the job on this machine is stopped. */
+static bool one_is_stopped(const struct monitor_config *config)
+{
+    struct missing missing;
+    const struct missing_options options = {.launcher = config->launcher,
+                                            .several_hosts = config->several_hosts};
+    if (config->launcher == NULL || missing_find(&options, &missing) != OK)
+        return false;
+    const bool is_stopped = missing_is_stopped(&missing);
+    missing_free(&missing);
+    return is_stopped;
+}
+
+/* Opens the shared page; if that fails, a private one. A process that is stopped while it opens the page
+ * blocks the others: then each of them finds it from a page of its own. */
 static enum status open_page(struct monitor *m)
 {
+    enum status status = PEER_LOST;
     if (m->config.page.job == NULL)
         return page_open(&m->config.page, &m->page);
-    if (page_open(&m->config.page, &m->page) == OK)
+    while (status == PEER_LOST) {
+        status = page_open(&m->config.page, &m->page);
+        if (status == OK || (status == PEER_LOST && one_is_stopped(&m->config)))
+            break;
+    }
+    if (status == OK)
         return OK;
-    print_line(stderr, "warning: %s: this process monitors only its own ranks", fail_text());
+    if (status != PEER_LOST)
+        print_line(stderr, "warning: %s: this process monitors only its own ranks", fail_text());
     m->config.page.job = NULL;
     return page_open(&m->config.page, &m->page);
 }

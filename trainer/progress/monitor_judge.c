@@ -9,6 +9,7 @@
 #include "trainer/progress/missing.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const double settle_s = 0.5;          // without any progress: every rank that will wait does so by now
@@ -22,15 +23,23 @@ static const double others_s = 5.0;           // after start_timeout_s: for anot
 static const double nanosecond = 1e-9;
 enum { TIMES_LONGEST = 10 };
 
-/* Whether an active rank of a process that is gone has not announced its end. */
+/* Whether the process of an active rank is gone. */
 static bool is_lost(const struct monitor *m, const struct watched *w)
 {
-    for (int p = 0; p < page_processes(m->page); p++) {
-        const struct page_process *process = page_process(m->page, p);
-        if (m->gone[p] && atomic_load(&process->id) == w->head.process)
-            return watched_is_active(w) && atomic_load(&process->leaving) == 0;
-    }
+    for (int p = 0; p < page_processes(m->page); p++)
+        if (m->gone[p] && atomic_load(&page_process(m->page, p)->id) == w->head.process)
+            return watched_is_active(w);
     return false;
+}
+
+/* Whether this monitor knows all ranks of the job. Those of other nodes are unknown until the nodes are
+ * connected. */
+static bool knows_all(const struct monitor *m)
+{
+    int count = control_ranks(m->control);
+    for (int s = 0; s < page_slots(m->page); s++)
+        count += m->watched[s].head.state != PROGRESS_NONE;
+    return m->config.launcher == NULL || count >= m->config.launcher->size;
 }
 
 static double timeout_s(const struct monitor *m)
@@ -67,9 +76,20 @@ static enum status take_snapshot(const struct monitor *m, double limit_s, bool o
     return OK;
 }
 
+/* Other nodes of this machine may still be printing their report, or be about to find the same. */
+static void await_nodes(void)
+{
+    enum { NODES_MS = 2000 };
+    poll(NULL, 0, NODES_MS);
+}
+
 static _Noreturn void report(struct monitor *m, const struct hang *hang, const struct hang_finding *finding)
 {
     struct text line = {0}, file = {0};
+    if (m->config.launcher != NULL && !missing_claim(m->config.launcher)) { // another node reports
+        await_nodes();
+        monitor_end_node(m);
+    }
     hang_report(hang, finding, &line);
     if (m->config.run_dir != NULL)
         hang_dump_name(m->config.run_dir, hang, finding, &file);
@@ -103,6 +123,15 @@ static void restart_after_end(struct monitor *m)
         watch_restart(m->page, m->watched);
 }
 
+/* Whether the finding may be due to a rank that this monitor does not know: the culprit only waits. Such a
+ * rank may be one that is about to be known, or stopped: check_start(). */
+static bool is_premature(const struct monitor *m, const struct hang *hang, const struct hang_finding *finding)
+{
+    const struct hang_rank *culprit = &hang->ranks[finding->culprit];
+    return !knows_all(m) && !hang_is_dead(culprit) && culprit->progress.head.who.waiting_for[0] != 0 &&
+           culprit->stalled_s < hang->limit_s + contact_timeout_s;
+}
+
 static void check_ranks(struct monitor *m)
 {
     const struct control_state others = control_summarize(m->control);
@@ -127,7 +156,7 @@ static void check_ranks(struct monitor *m)
     restart_after_end(m);
     MUST(take_snapshot(m, limit_s, true, &hang));
     MUST(hang_find(&hang, &finding));
-    if (finding.kind == HANG_NONE)
+    if (finding.kind == HANG_NONE || is_premature(m, &hang, &finding))
         m->found_ns = 0;
     else if (is_settled(m, gone) && page_claim_report(m->page))
         report(m, &hang, &finding);
@@ -147,8 +176,8 @@ static int fill_ranks(struct monitor *m)
     return count;
 }
 
-/* On another node than the first: reports to it, and checks the ranks only if it does not answer for the
- * timeout. */
+/* On another node than the first: reports to it, and checks the ranks only if it has not answered yet, or not
+ * for the timeout. */
 static void report_to_first(struct monitor *m, int64_t passed_ns)
 {
     struct hang hang = {0};
@@ -164,10 +193,11 @@ static void report_to_first(struct monitor *m, int64_t passed_ns)
         monitor_end_node(m);
     }
     restart_after_end(m);
-    // Before the first contact the first node may be slow to start.
+    // Before the first contact each node checks its own ranks: the first one may wait for one of them.
     const struct control_node *first = control_first(m->control);
-    double limit_s = first->count > 0 ? timeout_s(m) : fmax(timeout_s(m), contact_timeout_s);
-    if (nanosecond * (double)first->silent_ns > (limit_s > 0.0 ? limit_s : start_timeout_s))
+    const double limit_s = timeout_s(m);
+    if (first->count == 0 ||
+        nanosecond * (double)first->silent_ns > (limit_s > 0.0 ? limit_s : start_timeout_s))
         check_ranks(m);
 }
 
@@ -175,7 +205,6 @@ static void report_to_first(struct monitor *m, int64_t passed_ns)
 
 static _Noreturn void report_missing(struct monitor *m, const struct missing *missing, double waited_s)
 {
-    enum { NODES_MS = 2000 };
     struct text line = {0};
     const bool is_first = missing_claim(m->config.launcher);
     const bool is_mpirun = strcmp(m->config.launcher->name, "mpirun") == 0;
@@ -183,32 +212,52 @@ static _Noreturn void report_missing(struct monitor *m, const struct missing *mi
         missing_report(missing, waited_s, &line);
         print_line(stderr, "cuboid: %s", text_chars(&line));
     }
-    // Other nodes may be on this machine, and are looking for it, too; mpirun ends them.
-    if (m->config.several_hosts && !(is_first && is_mpirun))
-        poll(NULL, 0, NODES_MS);
+    if (!is_first || (m->config.several_hosts && !is_mpirun)) // mpirun ends other nodes
+        await_nodes();
     missing_kill(missing, m->config.launcher); // first: when the others have ended, this process may exit
-    monitor_end_others(m);
-    exit_silently(PEER_LOST);
+    monitor_end_node(m);
 }
 
-/* Whether processes that have not started are reported: one that is stopped after the timeout, in two looks;
+static enum status find_missing(const struct monitor *m, struct missing *out)
+{
+    int *watched = calloc((size_t)page_slots(m->page), sizeof *watched);
+    const struct missing_options options = {.launcher = m->config.launcher,
+                                            .several_hosts = m->config.several_hosts,
+                                            .page = page_path(m->page),
+                                            .watched = watched,
+                                            .count = page_slots(m->page)};
+    if (watched == NULL)
+        return fail(NO_MEMORY, "no memory to find %d processes", options.launcher->size);
+    for (int s = 0; s < page_slots(m->page); s++)
+        watched[s] = m->watched[s].head.process;
+    const enum status status = missing_find(&options, out);
+    free(watched);
+    return status;
+}
+
+/* Whether processes that no monitor knows are reported: one that is stopped after the timeout, in two looks;
  * others may only be late. */
 static void check_start(struct monitor *m)
 {
-    const double limit_s = timeout_s(m), between_s = 1.0, waited_s = watch_connecting_s(m->page, m->watched);
+    const double limit_s = timeout_s(m), between_s = 0.4, before_s = fmin(0.5 * limit_s, 1.0);
+    const double waited_s = watch_longest_s(m->page, m->watched, false);
+    const double connecting_s = watch_longest_s(m->page, m->watched, true);
     struct missing missing;
-    if (waited_s == 0.0)
+    if (waited_s < m->scanned_s) { // it made progress
         m->scanned_s = 0.0;
-    if (m->config.launcher == NULL || limit_s <= 0.0 || waited_s < limit_s ||
-        waited_s < m->scanned_s + between_s)
+        m->stopped = false;
+    }
+    const bool is_connected = control_is_remote(m->control) && control_first(m->control)->count > 0;
+    if (m->config.launcher == NULL || limit_s <= 0.0 || waited_s < limit_s - before_s || is_connected ||
+        knows_all(m) || waited_s < m->scanned_s + between_s)
         return;
     m->scanned_s = waited_s;
-    MUST(missing_find(m->config.launcher, m->config.several_hosts, &missing));
-    const bool stopped = missing_is_stopped(&missing), too = stopped && m->stopped;
+    MUST(find_missing(m, &missing));
+    const bool stopped = missing_is_stopped(&missing), too = stopped && m->stopped && waited_s >= limit_s;
     const double last_s =
         missing.known ? fmax(limit_s, connect_least_s) : fmax(limit_s, start_timeout_s) + others_s;
     m->stopped = stopped;
-    if ((too || waited_s >= last_s) && page_claim_report(m->page))
+    if ((too || connecting_s >= last_s) && page_claim_report(m->page))
         report_missing(m, &missing, waited_s);
     missing_free(&missing);
 }

@@ -32,7 +32,7 @@ struct monitor {
     int64_t found_ns;           // when the current finding was made; 0: none
     int64_t reported_ns;
     int64_t resumed_ns; // the end of the last suspension of this process
-    double scanned_s;   // when missing processes were last looked for: time in the action `connect`
+    double scanned_s;   // when missing processes were last looked for: time without progress then
     bool stopped;       // one of them was stopped then
 };
 

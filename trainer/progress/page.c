@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -58,6 +59,18 @@ static bool lock(int file, int byte, short kind, bool wait)
         result = fcntl(file, wait ? F_OFD_SETLKW : F_OFD_SETLK, &region);
     while (result != 0 && errno == EINTR);
     return result == 0;
+}
+
+/* Locks a byte for this process alone; false after half a second. */
+static bool lock_in_time(int file, int byte)
+{
+    enum { TRIES = 100, TRY_MS = 5 };
+    for (int i = 0; i < TRIES; i++) {
+        if (lock(file, byte, F_WRLCK, false))
+            return true;
+        poll(NULL, 0, TRY_MS);
+    }
+    return false;
 }
 
 static enum status cannot(const struct page *page, const char *what)
@@ -117,8 +130,8 @@ static enum status open_locked(struct page *page)
         page->file = open(page->path.chars, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (page->file < 0)
             return cannot(page, "open");
-        if (!lock(page->file, LOCK_OPENING, F_WRLCK, true))
-            return cannot(page, "lock");
+        if (!lock_in_time(page->file, LOCK_OPENING))
+            return fail(PEER_LOST, "%s: another process is opening it", page->path.chars);
         if (fstat(page->file, &info) == 0 && info.st_nlink > 0)
             return OK;
         close(page->file);
@@ -240,6 +253,11 @@ void page_close(struct page *page)
 }
 
 /* ---- its parts ---- */
+
+const char *page_path(const struct page *page)
+{
+    return page->file >= 0 ? text_chars(&page->path) : NULL;
+}
 
 int page_processes(const struct page *page)
 {

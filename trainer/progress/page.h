@@ -33,14 +33,18 @@ struct page;
 
 /* What the path of every page of this user begins with: a process that has opened one has it in its memory
  * map. */
-enum { PAGE_PREFIX_CHARS = 48 };
+enum { PAGE_PREFIX_CHARS = 48, PAGE_PATH_CHARS = 80 };
 void page_prefix(char out[PAGE_PREFIX_CHARS]);
 
-/* IO_ERROR if /dev/shm has no space, or belongs to another version of this program. */
+/* IO_ERROR if /dev/shm has no space, or belongs to another version of this program. PEER_LOST if another
+ * process has been opening the page for half a second: it may be stopped. */
 MUST_USE enum status page_open(const struct page_options *options, struct page **out);
 void page_close(struct page *page); // accepts NULL; the slots must not be used any more
 /* Removes the file now, because all processes of the job are about to end. */
 void page_remove(struct page *page);
+
+/* The path of the page; NULL: it is private. */
+const char *page_path(const struct page *page);
 
 int page_processes(const struct page *page);
 struct page_process *page_process(const struct page *page, int index);

@@ -11,12 +11,13 @@ bool watched_is_active(const struct watched *w)
     return w->head.state == PROGRESS_ACTIVE;
 }
 
-double watch_connecting_s(const struct page *page, const struct watched *watched)
+double watch_longest_s(const struct page *page, const struct watched *watched, bool connecting)
 {
     int64_t longest_ns = 0;
     for (int s = 0; s < page_slots(page); s++) {
         const struct watched *w = &watched[s];
-        if (watched_is_active(w) && strcmp(w->head.who.action, "connect") == 0 && w->stalled_ns > longest_ns)
+        if (watched_is_active(w) && (!connecting || strcmp(w->head.who.action, "connect") == 0) &&
+            w->stalled_ns > longest_ns)
             longest_ns = w->stalled_ns;
     }
     return nanosecond * (double)longest_ns;
@@ -28,6 +29,17 @@ void watch_restart(const struct page *page, struct watched *watched)
         watched[s].stalled_ns = 0;
 }
 
+/* A process that exits with a message of its own has announced it: its rank has ended, also if it has not
+ * published that. */
+static void note_leaving(const struct page *page, struct progress_head *head)
+{
+    for (int p = 0; head->state == PROGRESS_ACTIVE && p < page_processes(page); p++) {
+        const struct page_process *process = page_process(page, p);
+        if (atomic_load(&process->id) == head->process && atomic_load(&process->leaving) != 0)
+            head->state = PROGRESS_ENDED;
+    }
+}
+
 bool watch_poll(const struct page *page, int64_t passed_ns, struct watched *watched)
 {
     bool ended = false;
@@ -35,6 +47,7 @@ bool watch_poll(const struct page *page, int64_t passed_ns, struct watched *watc
         struct watched *w = &watched[s];
         const bool was_active = watched_is_active(w);
         progress_read_head(page_slot(page, s), &w->head);
+        note_leaving(page, &w->head);
         if (w->head.count == w->seen && w->stalled_ns == 0)
             w->ran_ns = process_ran_ns(w->head.process, w->head.thread);
         w->stalled_ns = w->head.count == w->seen ? w->stalled_ns + passed_ns : 0;
@@ -74,13 +87,14 @@ int watch_snapshot(const struct page *page, const struct watched *watched, const
     for (int s = 0; s < page_slots(page); s++) {
         struct hang_rank *rank = &out[count];
         progress_read(page_slot(page, s), &rank->progress);
-        const struct progress_head *head = &rank->progress.head;
+        struct progress_head *head = &rank->progress.head;
         if (head->state == PROGRESS_NONE)
             continue;
+        rank->process = process_read_state(head->process, head->thread);
+        note_leaving(page, head); // after the state: it announces that before it is gone
         const bool moved = head->count != watched[s].seen;
         *ended = *ended || (watched_is_active(&watched[s]) && head->state != PROGRESS_ACTIVE);
         rank->stalled_s = moved ? 0.0 : nanosecond * (double)watched[s].stalled_ns;
-        rank->process = process_read_state(head->process, head->thread);
         if (is_starved(&watched[s], rank) || is_starting(rank))
             rank->stalled_s = 0.0;
         snprintf(rank->node, sizeof rank->node, "%s", node != NULL ? node : "");

@@ -49,8 +49,8 @@ def kind_of(number):
     return KINDS[number] if number < len(KINDS) else OFTEN[(number - len(KINDS)) % len(OFTEN)]
 
 
-def processes(folder):
-    """rank -> process id, of the run in this folder."""
+def processes(folder, rank="OMPI_COMM_WORLD_RANK"):
+    """rank -> process id, of the run in this folder; rank: the launcher's variable."""
     found = {}
     for path in glob.glob("/proc/[0-9]*/environ"):
         pid = int(path.split("/")[2])
@@ -62,9 +62,18 @@ def processes(folder):
         except OSError:
             continue
         if environment.get(b"HANGS_FOLDER") == folder.encode() and name.startswith("cuboid") and \
-                b"OMPI_COMM_WORLD_RANK" in environment:
-            found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = pid
+                rank.encode() in environment:
+            found[int(environment[rank.encode()])] = pid
     return found
+
+
+def write_inputs(cuboid):
+    """The recipe and the data, in the current folder."""
+    with open("a.yaml", "w", encoding="ascii") as file:
+        file.write(RECIPE)
+    with open("text.txt", "w", encoding="ascii") as file:
+        file.write("The ocean is wide, and so is the sky. " * 100)
+    subprocess.run([cuboid, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL, check=True)
 
 
 def steps_done(folder):
@@ -291,12 +300,7 @@ def main():
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        with open("a.yaml", "w", encoding="ascii") as file:
-            file.write(RECIPE)
-        with open("text.txt", "w", encoding="ascii") as file:
-            file.write("The ocean is wide, and so is the sky. " * 100)
-        subprocess.run([options.cuboid, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL,
-                       check=True)
+        write_inputs(options.cuboid)
         for number in range(options.first, options.first + options.runs):
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 line, good, text = Run(options, number, own).check()

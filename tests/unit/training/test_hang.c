@@ -15,6 +15,7 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Two pipeline ranks, two tensor ranks: rank = 2 pp + tp. */
@@ -374,6 +375,49 @@ Test(watch, a_rank_that_ends_after_a_poll_restarts_the_time_of_the_others)
     pthread_join(thread, NULL);
     page_close(two->page);
     free(two);
+}
+
+/* A rank of another process, which announces its end, and exits before it publishes that its rank has
+ * ended. */
+static void leave(struct page *page, struct progress_writer *writer)
+{
+    const int process = fork();
+    cr_assert_geq(process, 0);
+    if (process == 0) {
+        atomic_store(&page_process(page, 1)->id, (int)getpid());
+        *rank_context() = (struct rank_context){.rank = 1, .action = "connect"};
+        progress_begin(writer, page_slot(page, 1));
+        atomic_store(&page_process(page, 1)->leaving, 1);
+        _exit(1);
+    }
+    cr_assert_eq(waitpid(process, NULL, 0), process);
+}
+
+Test(watch, a_process_that_announces_its_end_is_not_lost)
+{
+    struct progress_writer *writer = calloc(1, sizeof *writer);
+    const struct page_options options = {.node = "b", .processes = 2, .slots = 2};
+    struct watched watched[2] = {{.seen = 0}};
+    struct hang hang;
+    struct hang_finding finding;
+    struct page *page;
+    bool ended;
+    cr_assert_not_null(writer);
+    cr_assert_eq(page_open(&options, &page), OK);
+    leave(page, writer);
+    watch_poll(page, 1, watched);
+    cr_assert(!watched_is_active(&watched[1]));
+    cr_assert_eq(hang_create(2, &hang), OK);
+    hang.limit_s = limit_s;
+    hang.count = watch_snapshot(page, watched, "b", &ended, hang.ranks);
+    cr_assert_eq(hang.count, 1);
+    cr_assert_eq(hang.ranks[0].process, PROCESS_IS_GONE);
+    cr_assert_eq(hang_find(&hang, &finding), OK);
+    cr_assert_eq(finding.kind, HANG_NONE);
+    hang_finding_free(&finding);
+    hang_free(&hang);
+    page_close(page);
+    free(writer);
 }
 
 Test(process, is_parsed)
