@@ -228,8 +228,8 @@ static const struct held_param *held_of(const struct rank_state *w, int row)
     return held;
 }
 
-/* The memory of a state, if it is host memory with exactly the elements of `slice`, which this rank needs;
- * else NULL. */
+/* The memory of a state, if it is host memory with exactly the rows of `slice`, which this rank needs, and
+ * perhaps rows of padding after them; else NULL. */
 static float *target_of(const struct rank_state *w, int row, enum state state, const struct slice *slice,
                         const struct reader *me)
 {
@@ -239,7 +239,7 @@ static float *target_of(const struct rank_state *w, int row, enum state state, c
     const struct held_param *held = held_of(w, row);
     if (!traits->synchronous || !traits->has_host_memory || recipe->memory.offload_optimizer ||
         held == NULL || !me->needs[need] || !same_slice(slice, &me->needed[need]) ||
-        slice_padded(&me->needed[need]) != slice_count(slice))
+        me->needed[need].padded[1] != slice->count[1])
         return NULL;
     const bool is_weight = state == STATE_VALUE && w->weights.zero_stage < 3;
     const struct owned_param *owned = is_weight ? NULL : weights_owned(&w->weights, held->index);
@@ -247,8 +247,16 @@ static float *target_of(const struct rank_state *w, int row, enum state state, c
                                  : owned != NULL ? state_tensor(owned, state)
                                                  : (struct tensor){.data = NULL};
     const bool fits = target.data != NULL && target.dtype == F32 && tensor_is_dense(target) &&
-                      tensor_count(target) == slice_count(slice) && (!is_weight || w->weights.working == F32);
+                      tensor_count(target) == slice_padded(&me->needed[need]) &&
+                      (!is_weight || w->weights.working == F32);
     return fits ? target.data : NULL;
+}
+
+/* What was read in place ends before the rows of padding. */
+static void clear_padding(const struct piece *piece, const struct slice *needed)
+{
+    const size_t read = (size_t)slice_count(&piece->slice);
+    memset(piece->target + read, 0, ((size_t)slice_padded(needed) - read) * sizeof *piece->target);
 }
 
 /* Stores the needed rectangle, with padding, on the device. */
@@ -304,6 +312,8 @@ static enum status load_state(struct loader *l, int row, enum state state, const
         exchange_rows(l, &l->rank_state->params.list[row], readers, count, me, state, piece, local);
     if (status == OK && local != NULL)
         status = put(l, row, state, local);
+    if (in_place)
+        clear_padding(piece, &me->needed[need]);
     if (piece != NULL)
         drop_piece(l);
     free(local);
