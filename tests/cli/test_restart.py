@@ -7,6 +7,7 @@ lost, a run without a checkpoint restarts, and every exit has a status and a mes
 import glob
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -301,16 +302,32 @@ def test_advice():
 
 
 def test_short_timeout():
-    """A timeout that is shorter than a forward pass can be is refused before step 1; no other is."""
+    """A timeout that is shorter than a rank computes without progress is refused before step 1, on every layout; no
+    other is."""
+    key = "resilience.heartbeat_timeout_seconds"
+    # An op of the MLP takes at least 2.6 s, and its part on one of two ranks 1.3 s.
+    large = ["model.num_layers=2", "model.hidden_size=2048", "model.num_attention_heads=4", "model.seq_length=1024",
+             "train.micro_batch_size=32", "train.global_batch_size=128", "checkpoint.save=none",
+             "cluster.threads_per_rank=1"]
+    for layout in [[], ["pp=2"], ["tp=2"], ["dp=2", "parallel.zero_stage=3"]]:
+        done = train("short", *large, *layout, f"{key}=0.1")
+        check(f"too short: {layout}", done, 2, err=f": {key} 0.1 is shorter than a rank computes without progress: at ")
+        expect("what works", done.stderr.endswith("device; use auto, or a timeout above the longest action\n"), done)
+    expect("nothing was trained", not os.path.exists("short/metrics.jsonl"), done)
     model = ["model.num_layers=8", "model.hidden_size=256", "model.num_attention_heads=4", "model.seq_length=128",
              "train.train_iters=1", "checkpoint.save=none"]
-    key = "resilience.heartbeat_timeout_seconds"
-    done = train("short", *model, f"{key}=0.001")
-    check("too short", done, 2, err=f"cuboid: {key} 0.001 is shorter than an action: the forward pass of a microbatch "
-          "takes at least 0.00387 s; use auto, or a timeout above the longest action\n")
-    expect("nothing was trained", not os.path.exists("short/metrics.jsonl"), done)
     for value in ("0", "auto", "5", "1e30"):
         check(f"a timeout of {value}", train(f"short-{value}", *model, f"{key}={value}"), 0)
+    # With a profile, its predictions count. That of a slower device does not refuse a run.
+    for flops, layout, status in [("1e6", [], 2), ("1e6", ["tp=2"], 2), ("1e11", [], 0)]:
+        with open("slow.yaml", "w", encoding="utf-8") as file:
+            file.write(f"name: host\ndevice: {{name: cpu, is_cpu: true, cores: 2, peak_flops_fp32: {flops}, "
+                       "memory_bytes: 1e11, memory_bandwidth: 1e10}\n"
+                       "node: {devices: 1, link_latency_s: 1e-6, link_bandwidth: 5e9}\n")
+        done = train("predicted", *model, *layout, f"{key}=5", "cluster.profile=slow.yaml")
+        check(f"{flops} FLOP/s {layout}", done, status, err=f"{key} 5 is shorter than rank 0 " if status else "")
+        expect("what works", status == 0 or re.search(
+            rf"s are predicted with cluster.profile slow.yaml; use auto, or {key}=\d+\n$", done.stderr), done)
 
 
 def test_saved_recipe():

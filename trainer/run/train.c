@@ -525,7 +525,6 @@ static enum status prepare(struct training *training, const struct recipe *recip
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     bool first = launcher.rank <= 0;
-    TRY(timeout_check(recipe));
     // With several machines the assignment of ranks to machines is unknown.
     if (launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size)
         TRY(memory_plan_check_host(recipe));
@@ -539,6 +538,7 @@ static enum status prepare(struct training *training, const struct recipe *recip
     TRY(lock_checkpoints(recipe, &training->run));
     report_layout(&training->run, stdout);
     TRY(report_offload(&training->run, stderr));
+    TRY(timeout_check(&training->run));
     TRY(run_plan_make(&training->run, training->source, &training->plan));
     // Between GPUs the transport also allocates memory, which the formula does not include.
     return device_traits(recipe->cluster.device)->has_memory_pool ? dry_run_table(&training->run, stdout)
