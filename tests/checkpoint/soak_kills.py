@@ -59,8 +59,8 @@ def finish(child):
     try:
         status = child.wait(timeout=900)
     except subprocess.TimeoutExpired:
+        status = f"hangs, {len(ranks_of(child))} ranks are left"
         child.terminate()
-        status = "hangs"
     with open("output", encoding="utf-8", errors="replace") as output:
         return status, output.read()
 
@@ -124,7 +124,7 @@ def one_run(number, counts, took):
         status, output = finish(child)
         counts[resumed(output)] += 1
         kills += killed
-        if status == "hangs" or (not killed and status != 0):
+        if str(status).startswith("hangs") or (not killed and status != 0):
             return kills, f"{keys}: {status}\n{output}"
         if status == 0:
             break
