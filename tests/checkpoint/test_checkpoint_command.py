@@ -143,7 +143,13 @@ def test_damage():
             file.write(byte)
     command("inspect", "changed", "--verify")
     assert "unknown subcommand inspct; use inspect" in command("inspct", status=2).stderr
-    assert "2 checkpoints given" in command("inspect", "a", "b", status=2).stderr
+    assert "inspect: 2 arguments given; use" in command("inspect", "a", "tp=2", status=2).stderr
+    assert "diff: 1 checkpoint given; use" in command("diff", "a", status=2).stderr
+    os.rename("changed/manifest.json", "changed/manifest")
+    shutil.copytree("changed", "step-00000003")
+    error = command("inspect", "step-00000003", status=2).stderr
+    assert error == ("cuboid: step-00000003/manifest.json: missing: not a complete checkpoint; use the directory that "
+                     "contains step-00000003 to find the newest complete one\n"), error
     assert "not a checkpoint" in command("inspect", ".", status=2).stderr
 
 

@@ -16,10 +16,22 @@ static bool holds(const char *folder, const char *name)
     return found;
 }
 
+/* A name of a directory in which a save was interrupted, or whose manifest was removed. */
+static bool is_step(const char *path)
+{
+    const char *last = strrchr(path, '/');
+    return strncmp(last != NULL ? last + 1 : path, "step-", 5) == 0;
+}
+
 /* A run directory without checkpoints, and a model of Hugging Face, are named instead of a checkpoint. */
 static enum status refuse_folder(const char *path)
 {
     struct text fix = {0};
+    if (is_step(path))
+        return fail(BAD_CHECKPOINT,
+                    "%s/manifest.json: missing: not a complete checkpoint; use the directory that contains "
+                    "%s to find the newest complete one",
+                    path, path);
     if (holds(path, "recipe.yaml"))
         text_add(&fix, "; use the directory of checkpoint.save in %s/recipe.yaml", path);
     else if (holds(path, "config.json"))

@@ -38,7 +38,7 @@ Test(checkpoint_manifest, a_manifest_reads_back)
     leave(folder);
 }
 
-Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
+Test(checkpoint_manifest, keys_of_the_model_that_differ_are_named)
 {
     char folder[32];
     struct manifest m;
@@ -68,6 +68,15 @@ Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
             cr_expect_eq(strncmp(fail_text(), expected, strlen(expected)), 0, "%s", fail_text());
         loaded_free(&loaded);
     }
+    struct loaded loaded =
+        load(SMALL, (const char *const[]){"model.num_layers=5", "model.norm_epsilon=1e-6", NULL}, 0);
+    cr_assert_not_null(loaded.recipe, "%s", text_chars(&loaded.messages));
+    cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here"), WRONG_CHECKPOINT);
+    cr_expect_str_eq(fail_text(),
+                     "here: trained with model.num_layers 4, model.norm_epsilon 1e-05, but the recipe has 5, "
+                     "1e-06; set model.num_layers=4 model.norm_epsilon=1e-05, or another logging.run_dir or "
+                     "checkpoint.load");
+    loaded_free(&loaded);
     manifest_free(&m);
     leave(folder);
 }

@@ -29,8 +29,8 @@ static enum status parse(int argc, char **argv, bool *json, const char **rest, i
     const struct option options[] = {{"--json", OPTION_FLAG, json, 0, 0}};
     TRY(options_parse(argc, argv, options, 1, rest, count));
     if (*count != 2)
-        return fail(BAD_USAGE, "checkpoint diff: %d checkpoints given; use cuboid checkpoint diff A B",
-                    *count);
+        return fail(BAD_USAGE, "checkpoint diff: %d checkpoint%s given; use cuboid checkpoint diff A B",
+                    *count, *count == 1 ? "" : "s");
     return OK;
 }
 

@@ -22,7 +22,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         return fail(NO_MEMORY, "no memory for the arguments");
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
     if (out->rest_count != 1)
-        return fail(BAD_USAGE, "checkpoint inspect: %d checkpoints given; use cuboid checkpoint inspect CKPT",
+        return fail(BAD_USAGE, "checkpoint inspect: %d arguments given; use cuboid checkpoint inspect CKPT",
                     out->rest_count);
     return OK;
 }

@@ -50,8 +50,24 @@ static bool value_in_manifest(const struct manifest *m, const char *dotted, stru
     return true;
 }
 
+/* The keys that differ: their names with the values of the checkpoint, the values of the recipe, and the
+ * overrides that make them equal. */
+struct differences {
+    int count;
+    struct text theirs, ours, fix;
+};
+
+static void add_difference(struct differences *found, const char *dotted, const char *theirs,
+                           const char *ours)
+{
+    const char *between = found->count++ > 0 ? ", " : "";
+    text_add(&found->theirs, "%s%s %s", between, dotted, theirs);
+    text_add(&found->ours, "%s%s", between, ours);
+    text_add(&found->fix, "%s%s=%s", found->count > 1 ? " " : "", dotted, theirs);
+}
+
 static enum status check_key(const struct manifest *m, const struct recipe *recipe, const char *dotted,
-                             const char *path)
+                             const char *path, struct differences *found)
 {
     struct manifest_key ours;
     struct text theirs = {0};
@@ -62,11 +78,7 @@ static enum status check_key(const struct manifest *m, const struct recipe *reci
     if (!value_in_manifest(m, dotted, &theirs))
         status = fail(BAD_CHECKPOINT, "%s: its manifest has no %s", path, dotted);
     else if (strcmp(ours.value, text_chars(&theirs)) != 0)
-        status =
-            fail(WRONG_CHECKPOINT,
-                 "%s: trained with %s %s, but the recipe has %s; set %s=%s, or another logging.run_dir or "
-                 "checkpoint.load",
-                 path, dotted, theirs.chars, ours.value, dotted, theirs.chars);
+        add_difference(found, dotted, text_chars(&theirs), ours.value);
     text_free(&theirs);
     return status;
 }
@@ -74,9 +86,19 @@ static enum status check_key(const struct manifest *m, const struct recipe *reci
 enum status manifest_check_model(const struct manifest *m, const struct recipe *recipe, const char *path)
 {
     const char *key;
-    for (int i = 0; (key = recipe_model_key(i)) != NULL; i++)
-        TRY(check_key(m, recipe, key, path));
-    return OK;
+    struct differences found = {0};
+    enum status status = OK;
+    for (int i = 0; status == OK && (key = recipe_model_key(i)) != NULL; i++)
+        status = check_key(m, recipe, key, path, &found);
+    if (status == OK && found.count > 0)
+        status = fail(WRONG_CHECKPOINT,
+                      "%s: trained with %s, but the recipe has %s; set %s, or another logging.run_dir or "
+                      "checkpoint.load",
+                      path, found.theirs.chars, found.ours.chars, found.fix.chars);
+    text_free(&found.theirs);
+    text_free(&found.ours);
+    text_free(&found.fix);
+    return status;
 }
 
 /* ---- creation ---- */
