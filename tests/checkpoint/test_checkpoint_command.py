@@ -6,7 +6,7 @@
 
 - A checkpoint rewritten for other layouts, back and forth, has equal tensors; a run resumes from it on its layout, with
   the losses of a run that resumed from the original.
-- diff finds one changed element, another shape and missing tensors; inspect --verify names a corrupted file.
+- diff finds one changed element, another shape and missing tensors; inspect --verify names each corrupted file.
 - All of them need less memory than twice the largest tensor and 64 MiB."""
 import glob
 import json
@@ -142,6 +142,17 @@ def test_damage():
             file.seek(at)
             file.write(byte)
     command("inspect", "changed", "--verify")
+    damaged = ["several/rank-00001.safetensors", "several/rank-00003.safetensors"]
+    shutil.copytree("c", "several")
+    for name in damaged:
+        with open(name, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 4]))
+    lines = command("inspect", "several", "--verify", status=2).stderr.splitlines()
+    assert len(lines) == 3 and "several: 2 problems" in lines[2], lines
+    assert all(f"error: {name}: " in line and "checksum" in line for name, line in zip(damaged, lines)), lines
     assert "unknown subcommand inspct; use inspect" in command("inspct", status=2).stderr
     assert "inspect: 2 arguments given; use" in command("inspect", "a", "tp=2", status=2).stderr
     assert "diff: 1 checkpoint given; use" in command("diff", "a", status=2).stderr

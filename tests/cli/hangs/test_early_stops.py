@@ -143,8 +143,7 @@ class EarlyRun:
             os.kill(process, signal.SIGKILL)
         statuses = [child.wait() for child in children]
         reader.join()
-        # Open MPI 4.1's mpirun itself may crash when a process ends while MPI connects it.
-        crashed = statuses == [128 + signal.SIGSEGV] and any("PMIx_server_finalize" in line for line in lines)
+        crashed = len(statuses) == 1 and test_hangs.ended_with_1(statuses[0], "".join(lines))
         named, where = named_in(reports[0][1]) if reports else (set(), "-")
         after = f"{reports[0][0] - begin:.2f} s" if reports else "never"
         good = len(reports) == 1 and named == set(self.stopped) and not left and \

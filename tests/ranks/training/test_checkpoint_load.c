@@ -13,6 +13,7 @@
 
 #include <dirent.h>
 #include <linux/magic.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,6 +375,7 @@ static enum status agrees_on_memory(void)
 int main(void)
 {
     char folder[] = "/tmp/cuboid-load-XXXXXX";
+    mallopt(M_PERTURB, 0); // MALLOC_PERTURB_ makes all memory resident that is allocated
     MUST(prepare(folder));
     enum status status = reads_once();
     if (status == OK)

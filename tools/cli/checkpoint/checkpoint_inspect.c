@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
+#include "trainer/files/problems.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,13 +28,33 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return OK;
 }
 
-/* Reads all files and verifies their checksums, and that the shards contain each element exactly once.
- * *bytes: the number of bytes read. */
+/* Reads all files and verifies their checksums; names every file that is damaged. */
+static enum status verify_files(struct checkpoint_source *s, int64_t *bytes)
+{
+    struct problems problems = {0};
+    enum status status = OK;
+    for (int i = 0; i < s->manifest.file_count; i++) {
+        const enum status of_file = checkpoint_source_verify_file(s, i, bytes);
+        if (of_file != OK)
+            problems_add(&problems, "%s", fail_text());
+        status = status == OK ? of_file : status;
+    }
+    if (problems.errors == 1)
+        status = fail(status, "%s", problems.list[0].text);
+    else if (problems.errors > 1) {
+        problems_print(&problems, stderr);
+        status = problems_fail(&problems, 0, status, s->folder);
+    }
+    problems_free(&problems);
+    return status;
+}
+
+/* Verifies the checksums of all files, and that the shards contain each element exactly once. *bytes: the
+ * number of bytes read. */
 static enum status verify(struct checkpoint_source *s, int64_t *bytes)
 {
     *bytes = 0;
-    for (int i = 0; i < s->manifest.file_count; i++)
-        TRY(checkpoint_source_verify_file(s, i, bytes));
+    TRY(verify_files(s, bytes));
     for (int i = 0; i < s->manifest.tensor_count; i++) {
         struct shard whole;
         const struct shard *shards;
