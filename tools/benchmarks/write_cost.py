@@ -54,14 +54,14 @@ def main():
             alone = count_on_all_cores(seconds) / seconds
             before = stolen_s()
             dd = write(path, gigabytes)
-            beside = count_on_all_cores(seconds)
+            while_writing = count_on_all_cores(seconds)
             if dd.poll() is None:
                 dd.kill()
                 sys.exit(f"dd took more than the {seconds:g} s that are counted: write fewer GB")
             said = dd.stderr.read().decode()
             if dd.returncode != 0:
                 sys.exit(said)
-            costs.append((seconds - beside / alone) / gigabytes)
+            costs.append((seconds - while_writing / alone) / gigabytes)
             print(f"round {number + 1}: {said.splitlines()[-1]}; {stolen_s() - before:.1f} s stolen from the cores; "
                   f"{costs[-1]:.2f} s of all cores for 1 GB", flush=True)
     finally:
