@@ -186,7 +186,7 @@ struct small_model {
 };
 static const struct small_model models[] = {
     {4, 64, 32, 256, 128, 1, false, false},   {4, 64, 32, 1024, 256, 1, false, false},
-    {4, 128, 32, 256, 256, 1, true, true},    {4, 128, 32, 1024, 256, 1, true, false},
+    {4, 128, 32, 256, 256, 1, true, false},   {4, 128, 32, 1024, 256, 1, true, true},
     {4, 256, 64, 256, 256, 1, false, false},  {2, 256, 32, 256, 256, 2, false, false},
     {2, 256, 32, 1024, 512, 1, false, false}, {2, 512, 64, 128, 128, 1, true, false},
     {2, 512, 64, 512, 512, 1, true, false},

@@ -128,7 +128,7 @@ int manifest_degree(const struct manifest *manifest, const char *axis);
 /* True if the checkpoint was written on these degrees, in this order of ranks. ZeRO is not compared. */
 bool manifest_has_layout(const struct manifest *manifest, const struct mesh *mesh);
 
-/* Compares the model with the recipe. WRONG_CHECKPOINT names the first key that differs, with both values;
+/* Compares the model with the recipe. WRONG_CHECKPOINT names all keys that differ, with both values;
  * BAD_CHECKPOINT one that is missing. Keys that change neither a tensor nor a function of one (dropout,
  * initialization, padding) may differ. */
 MUST_USE enum status manifest_check_model(const struct manifest *manifest, const struct recipe *recipe,
