@@ -231,8 +231,7 @@ static void rejects_invalid_requests(struct fixture *fixture)
     static const char *const why[] = {
         "the prompt has 49 tokens, but the model has model.seq_length 48", "step-00000299",
         "cluster.device dry computes nothing and cannot generate text; use cluster.device=cpu",
-        "trained with model.hidden_size 64, model.kv_channels 16, but the recipe has 32, 8; set "
-        "model.hidden_size=64 "};
+        "model.hidden_size 64, model.kv_channels 16, but the recipe has 32, 8; set model.hidden_size=64 "};
     const enum status expected[] = {BAD_USAGE, BAD_CHECKPOINT, BAD_RECIPE, WRONG_CHECKPOINT};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         enum status status = generate_text(fixture, &cases[i], &result, &generated);
