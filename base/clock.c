@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.h"
 
-#include <stdio.h>
 #include <time.h>
 
 static int64_t read_clock(clockid_t clock)
@@ -24,16 +23,4 @@ int64_t clock_thread_ns(void)
 double clock_s(void)
 {
     return 1e-9 * (double)clock_ns();
-}
-
-int64_t clock_thread_ready_ns(void)
-{
-    long long ready = -1;
-    FILE *file = fopen("/proc/thread-self/schedstat", "re");
-    if (file == NULL)
-        return -1;
-    if (fscanf(file, "%*d %lld", &ready) != 1)
-        ready = -1;
-    fclose(file);
-    return ready;
 }

@@ -10,7 +10,3 @@ double clock_s(void);
 
 /* Processor time of this thread, in nanoseconds: time in which it does not run is not counted. */
 int64_t clock_thread_ns(void);
-
-/* Time in which this thread was ready to run, but got no processor, in nanoseconds; -1: unknown. Reads a file
- * of the kernel: not for each op. */
-int64_t clock_thread_ready_ns(void);

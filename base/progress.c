@@ -224,26 +224,11 @@ int64_t progress_waited_ns(void)
     return waited_ns;
 }
 
-/* Whether this thread waited for a processor in at least a tenth of the time since the last call. */
-static bool is_crowded(void)
-{
-    enum { TENTH = 10 };
-    const int64_t now_ns = clock_ns(), ready_ns = clock_thread_ready_ns();
-    const bool is =
-        mine->step_ns > 0 && ready_ns >= 0 && (ready_ns - mine->ready_ns) * TENTH >= now_ns - mine->step_ns;
-    mine->step_ns = now_ns;
-    mine->ready_ns = ready_ns;
-    return is;
-}
-
 void progress_step(struct progress_step step)
 {
     if (mine == NULL)
         return;
-    if (step.core >= 0) {
-        step.core = sched_getcpu();
-        step.crowded = is_crowded();
-    }
+    step.core = sched_getcpu();
     mine->now.head.steps[step.step % PROGRESS_STEPS] = step;
     publish_head();
 }

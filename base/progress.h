@@ -28,8 +28,7 @@ enum progress_state {
 struct progress_step {
     int64_t step;                         // 0: none
     int64_t compute_ns, wait_ns, data_ns; // computing (0: unknown); waiting for messages; loading samples
-    int32_t core;    // that the thread runs on, set by progress_step(); -1: the times are those of a GPU
-    int32_t crowded; // set by progress_step(): it waited for a processor in at least a tenth of the time
+    int64_t core;                         // that the thread runs on, set by progress_step()
 };
 
 /* How far the compute stream of a GPU has come, as the thread of the rank sees it while it waits for it. */
@@ -88,8 +87,7 @@ struct progress_slot; // base/progress_slot.h
 struct progress_writer {
     struct rank_progress now;
     struct progress_slot *slot;
-    int64_t queued, taken;     // recorded messages; those that have been handed to their work
-    int64_t step_ns, ready_ns; // at the end of the last step: clock_ns(), clock_thread_ready_ns(); 0: none
+    int64_t queued, taken; // recorded messages; those that have been handed to their work
 };
 
 /* This thread publishes its progress in `slot` from now on, until progress_end(). The writer is large; it and

@@ -409,8 +409,7 @@ static void collect_times(struct rank_state *w, const struct step_times *times, 
     progress_step((struct progress_step){.step = w->step + 1,
                                          .compute_ns = times->compute_ns,
                                          .wait_ns = (int64_t)(1e9 * wait_s),
-                                         .data_ns = (int64_t)(1e9 * w->data_s),
-                                         .core = on_host ? 0 : -1});
+                                         .data_ns = (int64_t)(1e9 * w->data_s)});
     w->waited_ns = waited_ns;
     w->data_s = 0.0;
 }

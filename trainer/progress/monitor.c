@@ -215,7 +215,6 @@ static int read_times(struct monitor *m, int64_t step)
         rank->tp = head.who.tp;
         rank->compute_ns = times->compute_ns;
         rank->core = times->core;
-        rank->crowded = times->crowded != 0;
     }
     return count;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/progress/straggler.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -14,77 +13,40 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(int64_t *times, int count)
-{
-    qsort(times, (size_t)count, sizeof *times, by_value);
-    return 0.5 * (double)(times[(count - 1) / 2] + times[count / 2]);
-}
-
 /* One of the times of a rank: `field` is the offset of an int64_t. */
 static int64_t time_of(const struct straggler *rank, size_t field)
 {
     return *(const int64_t *)(const void *)((const char *)rank + field);
 }
 
-/* The median of the times of a rank's peers; 0: it has none. times: [count], scratch. */
-static double median_of_peers(const struct straggler *ranks, int count, int index, size_t field,
-                              int64_t *times)
-{
-    int peers = 0;
-    for (int r = 0; r < count; r++)
-        if (r != index && ranks[r].pp == ranks[index].pp)
-            times[peers++] = time_of(&ranks[r], field);
-    return peers > 0 ? median(times, peers) : 0.0;
-}
-
-/* The time of a rank relative to the median of its peers: 1.2 for 20 % more; 1 without peers, or if the
- * difference is noise. */
-static double ratio_of(const struct straggler *ranks, int count, int index, size_t field, int64_t *times)
-{
-    const double theirs = median_of_peers(ranks, count, index, field, times);
-    const double mine = (double)time_of(&ranks[index], field);
-    return theirs > 0.0 && mine >= theirs + (double)noise_ns ? mine / theirs : 1.0;
-}
-
-/* ---- cores ---- */
-
-static void set_relative(struct straggler *ranks, int count, int64_t *times)
-{
-    const double millionth = 1e-6;
-    for (int r = 0; r < count; r++) {
-        const double theirs = median_of_peers(ranks, count, r, offsetof(struct straggler, compute_ns), times);
-        ranks[r].relative = theirs > 0.0 ? (int64_t)((double)ranks[r].compute_ns / theirs / millionth) : 0;
-    }
-}
-
-/* Whether a rank and at least half of its peers wait for processors. */
-static bool is_crowded(const struct straggler *ranks, int count, int index)
-{
-    int peers = 0, crowded = 0;
-    for (int r = 0; r < count; r++) {
-        const bool is_peer = r != index && ranks[r].pp == ranks[index].pp;
-        peers += is_peer;
-        crowded += is_peer && ranks[r].crowded;
-    }
-    return ranks[index].crowded && 2 * crowded >= peers;
-}
-
-/* The most that the time of this step says about a rank, and not about its core: as ratio_of(). */
-static double ratio_on_core(const struct straggler *ranks, int count, int index, int64_t *times)
+/* Collects the times of a rank's peers, or of those on its core. Returns their number. */
+static int peer_times(const struct straggler *ranks, int count, int index, size_t field, bool on_core,
+                      int64_t *times)
 {
     const struct straggler *own = &ranks[index];
-    int others = 0;
-    if (own->core < 0)
-        return INFINITY;
+    int peers = 0;
     for (int r = 0; r < count; r++)
-        if (r != index && ranks[r].core == own->core && ranks[r].relative > 0)
-            times[others++] = ranks[r].relative;
-    if (others > 0)
-        return (double)own->relative / median(times, others);
-    return is_crowded(ranks, count, index) ? 1.0 : INFINITY;
+        if (r != index && ranks[r].pp == own->pp &&
+            (!on_core || (own->core >= 0 && ranks[r].core == own->core)))
+            times[peers++] = time_of(&ranks[r], field);
+    return peers;
 }
 
-/* ---- steps ---- */
+/* The time of a rank relative to the median of its peers, with on_core of those on its core if there are any:
+ * 1.2 for 20 % more; 1 without peers, or if the difference is noise. times: [count], scratch. */
+static double ratio_of(const struct straggler *ranks, int count, int index, size_t field, bool on_core,
+                       int64_t *times)
+{
+    int peers = peer_times(ranks, count, index, field, on_core, times);
+    if (peers == 0)
+        peers = peer_times(ranks, count, index, field, false, times);
+    if (peers == 0)
+        return 1.0;
+    qsort(times, (size_t)peers, sizeof *times, by_value);
+    const double median = 0.5 * (double)(times[(peers - 1) / 2] + times[peers / 2]);
+    const double mine = (double)time_of(&ranks[index], field);
+    return median > 0.0 && mine >= median + (double)noise_ns ? mine / median : 1.0;
+}
 
 static int slow_steps(const struct straggler *rank)
 {
@@ -114,12 +76,11 @@ int straggler_step(struct straggler *ranks, int count)
         return -1;
     for (int r = 0; r < count; r++)
         keep_time(&ranks[r]);
-    set_relative(ranks, count, times);
     for (int r = 0; r < count; r++) {
         struct straggler *rank = &ranks[r];
-        const double now = fmin(ratio_of(ranks, count, r, offsetof(struct straggler, compute_ns), times),
-                                ratio_on_core(ranks, count, r, times));
-        const double fastest = ratio_of(ranks, count, r, offsetof(struct straggler, fastest_ns), times);
+        const double now = ratio_of(ranks, count, r, offsetof(struct straggler, compute_ns), true, times);
+        const double fastest =
+            ratio_of(ranks, count, r, offsetof(struct straggler, fastest_ns), false, times);
         rank->excess = rank->slow == 0 ? now - 1.0 : rank->excess + weight * (now - 1.0 - rank->excess);
         rank->slow = (rank->slow << 1 | (now >= slow)) & all;
         const bool is_slow = slow_steps(rank) >= STRAGGLER_SLOW && fastest >= slow;

@@ -9,14 +9,8 @@
  * A rank is named under two conditions: in almost all of the last steps it took at least 10 % longer than its
  * peers in that step, and the fastest of these steps took at least 10 % longer than theirs. Disturbances of a
  * healthy rank, such as other processes that share its caches, come and go: some of its steps are as fast as
- * those of its peers.
- *
- * On a machine with more ranks or programs than cores, a core may be slower than others for seconds: all that
- * runs on it takes turns, and fills its caches again each time. This is not the fault of a rank:
- *
- *     other ranks are on its core   it must also be 10 % slower than these, each relative to its own peers
- *     none is, and its peers wait   the step does not count: nothing tells whether it is the core
- *     for processors, as it does */
+ * those of its peers. If peers share the core of the rank, it is compared with these only: a slow core is not
+ * the fault of the rank. */
 #pragma once
 
 #include "base/progress.h"
@@ -27,9 +21,7 @@ enum { STRAGGLER_STEPS = 20, STRAGGLER_SLOW = 17 };
 struct straggler {
     int rank, pp, dp, tp;
     int64_t compute_ns;                 // in this step; 0: unknown
-    int64_t core;                       // in this step; -1: none
-    bool crowded;                       // in this step it waited for a processor in much of the time
-    int64_t relative;                   // millionths of its peers' median time in this step; 0: no peers
+    int64_t core;                       // in this step; -1: unknown
     int64_t recent_ns[STRAGGLER_STEPS]; // of the last steps, step n at n % STRAGGLER_STEPS
     int64_t steps;                      // so far
     int64_t fastest_ns;                 // of recent_ns; 0 until there are so many
