@@ -282,7 +282,7 @@ def test_stopped():
 
 
 def test_late_save():
-    """A run that saves only at its end is told, once, that a failure loses everything."""
+    """A run that saves only at its end warns once that a failure loses everything."""
     never, warning = "checkpoint.save_minutes=0", "nothing is saved before the end of the run"
     for words, line in [
             ([never, "checkpoint.save_interval=0"], "warning: checkpoint.save_interval 0, checkpoint.save_minutes 0: "),
