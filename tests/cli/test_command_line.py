@@ -92,6 +92,7 @@ def test_typing_mistakes():
     check("data prepair", run("data", "prepair"), 2, err="(did you mean prepare?)")
     check("train --steps", run("train", "--steps", "3"), 2, err="unknown option --steps")
     check("verify --stepps=3", run("verify", QUICKSTART, "--stepps=3"), 2, err="did you mean --steps?")
+    check("profile fit --bse", run("profile", "fit", "--bse"), 2, err="profile fit: unknown option --bse")
     check("an empty recipe", run("train", ""), 2, err="no recipe given")
     check("an empty override", run("recipe", QUICKSTART, ""), 2, err="an empty argument is not key=value")
     for name in "gpt2", "GPT2BPE":

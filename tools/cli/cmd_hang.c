@@ -92,7 +92,12 @@ static void add_calls(const struct hang *hang, uint64_t id, struct text *out, bo
 
 static void print_groups(const struct hang *hang)
 {
-    printf("\ncalls of each communicator\n");
+    bool any = false;
+    for (int r = 0; r < hang->count; r++)
+        any = any || hang->ranks[r].progress.head.groups > 0;
+    printf("\ncalls of each communicator%s\n", any ? "" : ": the file has none");
+    if (!any)
+        return;
     for (int r = 0; r < hang->count; r++)
         for (int g = 0; g < hang->ranks[r].progress.head.groups; g++) {
             const struct progress_group *group = &hang->ranks[r].progress.group[g];
@@ -118,15 +123,27 @@ static void add_time(const struct hang_rank *rank, int64_t at_ns, const char *mi
         text_add(out, "%12.6f", 1e-9 * (double)(at_ns - rank->progress.head.since_ns));
 }
 
+/* A message that the file contains; NULL if it does not. */
+static const struct progress_message *message_of(const struct hang_rank *rank, int64_t n)
+{
+    const struct progress_message *m = hang_message(rank, n);
+    return m != NULL && m->number > 0 ? m : NULL;
+}
+
 static void print_messages(const struct hang_rank *rank, int64_t most)
 {
     int64_t last = rank->progress.head.messages, first = last - most + 1 > 1 ? last - most + 1 : 1;
-    printf("\nrank %d: the last messages; seconds after the last progress of the rank\n",
-           rank->progress.head.who.rank);
+    while (first <= last && message_of(rank, first) == NULL)
+        first++;
+    printf("\nrank %d: the last messages%s\n", rank->progress.head.who.rank,
+           first <= last ? "; seconds after the last progress of the rank"
+                         : ": the file has none (a node that did not answer has sent none)");
+    if (first > last)
+        return;
     printf("%-18s %8s %-32s %5s %-18s %12s %12s %12s\n", "communicator", "number", "call", "peer", "action",
            "queued", "started", "done");
     for (int64_t n = first; n <= last; n++) {
-        const struct progress_message *m = hang_message(rank, n);
+        const struct progress_message *m = message_of(rank, n);
         struct text call = {0}, times = {0}, peer = {0};
         if (m == NULL)
             continue;

@@ -61,6 +61,7 @@ int cmd_checkpoint(int argc, char **argv)
         {"import", checkpoint_import},   {"export", checkpoint_export},
     };
     static const char *const names[] = {"inspect", "diff", "reshard", "import", "export"};
+    char name[32]; // of the subcommand, for its messages
     if (argc < 2)
         return checkpoint_exit(
             fail(BAD_USAGE, "checkpoint: subcommand missing; use inspect, diff, reshard, import or export"));
@@ -70,8 +71,11 @@ int cmd_checkpoint(int argc, char **argv)
             return 0;
         }
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            argv[1] = name;
+            snprintf(name, sizeof name, "checkpoint %s", commands[i].name);
             return commands[i].run(argc - 1, argv + 1);
+        }
     const char *near = nearest_name(argv[1], names, sizeof names / sizeof *names);
     return checkpoint_exit(fail(BAD_USAGE, "checkpoint: unknown subcommand %s; use %s", argv[1],
                                 near != NULL ? near : "inspect, diff, reshard, import or export"));

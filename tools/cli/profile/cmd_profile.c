@@ -68,6 +68,7 @@ int cmd_profile(int argc, char **argv)
 {
     bool wants_list = false, wants_reference = false;
     const char *rest[4];
+    char fit[] = "profile fit"; // for its messages
     int rest_count = 0;
     const struct option options[] = {
         {.name = "--list", .type = OPTION_FLAG, .value = &wants_list},
@@ -75,8 +76,10 @@ int cmd_profile(int argc, char **argv)
     };
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return print_help();
-    if (argc > 1 && strcmp(argv[1], "fit") == 0)
+    if (argc > 1 && strcmp(argv[1], "fit") == 0) {
+        argv[1] = fit;
         return profile_fit(argc - 1, argv + 1);
+    }
     if (argc > 1 && strcmp(argv[1], "validate") == 0)
         return profile_validate(argc - 1, argv + 1);
     enum status status =
