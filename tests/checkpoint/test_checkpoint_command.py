@@ -108,7 +108,7 @@ def test_reshard():
     done = run("checkpoint", "reshard", base, "-o", "stopped", "tp=1", status=1, preexec_fn=pending_signal)
     assert "stopped by Terminated; nothing was kept" in done.stderr and not glob.glob("stopped*"), done.stderr
     done = command("reshard", base, "-o", "x", "model.num_layers=3", status=2)
-    assert "trained with model.num_layers 2" in done.stderr, done.stderr
+    assert "trained with model.num_layers 2" in done.stderr and "set model.num_layers=2\n" in done.stderr, done.stderr
 
 
 def test_diff():
@@ -155,6 +155,7 @@ def test_damage():
     assert all(f"error: {name}: " in line and "checksum" in line for name, line in zip(damaged, lines)), lines
     assert "unknown subcommand inspct; use inspect" in command("inspct", status=2).stderr
     assert "inspect: 2 arguments given; use" in command("inspect", "a", "tp=2", status=2).stderr
+    assert "cuboid: checkpoint inspect: unknown option --bogus; " in command("inspect", "--bogus", status=2).stderr
     assert "diff: 1 checkpoint given; use" in command("diff", "a", status=2).stderr
     os.rename("changed/manifest.json", "changed/manifest")
     shutil.copytree("changed", "step-00000003")

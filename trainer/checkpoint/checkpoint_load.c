@@ -100,7 +100,8 @@ static bool loads_moments(const struct rank_state *w, bool with_optimizer)
 static enum status check_here(struct rank_state *w, const struct checkpoint_source *source,
                               bool with_optimizer)
 {
-    TRY(manifest_check_model(&source->manifest, w->run->recipe, source->folder));
+    TRY(manifest_check_model(&source->manifest, w->run->recipe, source->folder,
+                             ", or another logging.run_dir or checkpoint.load"));
     TRY(check_tensors(w, source, loads_moments(w, with_optimizer)));
     if (with_optimizer && w->world->rank == 0 && w->run->data != NULL)
         TRY(data_fingerprint_check(w->run->data, source->folder, w->run->recipe->data.strict));

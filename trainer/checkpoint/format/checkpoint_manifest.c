@@ -83,18 +83,20 @@ static enum status check_key(const struct manifest *m, const struct recipe *reci
     return status;
 }
 
-enum status manifest_check_model(const struct manifest *m, const struct recipe *recipe, const char *path)
+enum status manifest_check_model(const struct manifest *m, const struct recipe *recipe, const char *path,
+                                 const char *otherwise)
 {
     const char *key;
+    const bool may_set = otherwise != NULL;
     struct differences found = {0};
     enum status status = OK;
     for (int i = 0; status == OK && (key = recipe_model_key(i)) != NULL; i++)
         status = check_key(m, recipe, key, path, &found);
     if (status == OK && found.count > 0)
-        status = fail(WRONG_CHECKPOINT,
-                      "%s: trained with %s, but the recipe has %s; set %s, or another logging.run_dir or "
-                      "checkpoint.load",
-                      path, found.theirs.chars, found.ours.chars, found.fix.chars);
+        status = fail(WRONG_CHECKPOINT, "%s: trained with %s, but the recipe has %s; %s%s%s", path,
+                      found.theirs.chars, found.ours.chars,
+                      may_set ? "set " : "restore recipe.yaml in this directory",
+                      may_set ? found.fix.chars : "", may_set ? otherwise : "");
     text_free(&found.theirs);
     text_free(&found.ours);
     text_free(&found.fix);
