@@ -209,9 +209,9 @@ def test_bad_input():
     def refused(name, *keys, **options):
         given = [key.split("=")[0] for key in keys]
         return train(name, *[key for key in KEYS if key.split("=")[0] not in given], *keys, status=2, **options)
-    expect(refused("bad", "dp=2", f"checkpoint.memory_dir={os.getcwd()}/m"), "checkpoint.memory_dir", "no tmpfs",
-           "/dev/shm")
-    assert not os.path.exists("m")
+    expect(refused("bad", "dp=2", f"checkpoint.memory_dir={os.getcwd()}/m", "checkpoint.memory_copies=3"),
+           "checkpoint.memory_copies 3: the run has 2 nodes", "; and checkpoint.memory_dir: ", "no tmpfs", "/dev/shm")
+    assert not os.path.exists("m") and not os.path.exists(MEMORY)
     with open(MEMORY, "w", encoding="utf-8"):
         expect(refused("bad", "dp=2"), "checkpoint.memory_dir", f"{MEMORY}/a: Not a directory; use a directory in")
     os.remove(MEMORY)
@@ -219,11 +219,19 @@ def test_bad_input():
            "use checkpoint.memory_copies=2")
     expect(refused("bad", "dp=2", "checkpoint.memory_dir=none"), "checkpoint.non_persistent_save_interval 2",
            "checkpoint.memory_dir is none")
-    small = ["unshare", "-Urm", "sh", "-c",
-             f"mkdir -p {MEMORY}; mount -t tmpfs -o size=512k none {MEMORY}; exec \"$@\"", "sh"]
+    os.mkdir(MEMORY)
+    small = ["unshare", "-Urm", "sh", "-c", f"mount -t tmpfs -o size=512k none {MEMORY} && mkdir {MEMORY}/a; \"$@\"; "
+             f"status=$?; find {MEMORY} -mindepth 1; exit $status", "sh"]
     if subprocess.run([*small, "true"], capture_output=True, check=False).returncode == 0:
-        expect(refused("bad", "dp=2", program=small), "checkpoint.memory_dir", "has room for 504.00 KiB", "need 5",
+        output = refused("bad", "dp=2", program=small)
+        expect(output, "checkpoint.memory_dir", "has room for 512.00 KiB", "need 5",
                "use a larger tmpfs, or fewer copies")
+        assert [line for line in output.splitlines() if line.startswith(MEMORY)] == [f"{MEMORY}/a"], output
+    os.rmdir(MEMORY)
+    # The model of the checkpoint to load is found to be another one when the folders are there and locked.
+    train("other", "dp=2", "model.num_layers=1")
+    expect(refused("bad", "dp=2", "checkpoint.load=other/checkpoints"), "other/checkpoints", "model.num_layers=1")
+    assert not os.path.exists(MEMORY)
     killed("first", "dp=2", nodes="a,b", lost=[])
     expect(refused("second", "dp=2"), f"checkpoint.memory_dir: {MEMORY}/a", "another run", "use another directory")
     os.remove(f"{MEMORY}/a/step-00000002/rank-00001.safetensors")

@@ -413,8 +413,10 @@ static enum status run_rank(struct session *session, const struct training *trai
     if (training->launched)
         TRY(connect_monitors(&session->rank_state, training->monitor));
     session->saver.rank_state = &session->rank_state;
-    TRY(begin(session));
-    return loop(session);
+    const enum status status = begin(session);
+    if (status != OK)
+        memory_checkpoints_undo(session->saver.memory);
+    return status != OK ? status : loop(session);
 }
 
 static enum status rank_main(struct world *world, void *argument)

@@ -44,46 +44,66 @@ static enum status check_copies(const struct memory_checkpoints *m)
                 copies, m->nodes.count, m->nodes.count == 1 ? "" : "s", m->nodes.count);
 }
 
-static enum status refuse_dir(const char *why)
+static enum status refuse_dir(const char *path, const char *why)
 {
-    return fail(BAD_RECIPE, "checkpoint.memory_dir: %s; use a directory in /dev/shm", why);
+    return fail(BAD_RECIPE, "checkpoint.memory_dir: %s: %s; use a directory in /dev/shm", path, why);
 }
 
-/* Of the first folder of the path that exists. */
-static enum status check_tmpfs(const char *dir)
+/* Removes the last component of a path, with the slashes before it. */
+static void remove_last(struct text *path)
+{
+    while (path->length > 0 && path->chars[path->length - 1] != '/')
+        path->length--;
+    while (path->length > 1 && path->chars[path->length - 1] == '/')
+        path->length--;
+    path->chars[path->length] = 0;
+}
+
+/* Finds the first folder of a path that exists: the path itself, or a folder that contains it. *missing: the
+ * last one that does not exist, if any. Returns OK, or BAD_RECIPE if it is not a folder. */
+static enum status find_existing(const char *dir, struct text *existing, struct text *missing)
+{
+    struct stat info;
+    text_add(existing, "%s", dir);
+    while (stat(existing->length > 0 ? existing->chars : ".", &info) != 0) {
+        if (errno != ENOENT || existing->length == 0)
+            return refuse_dir(existing->chars, strerror(errno));
+        missing->length = 0;
+        text_add(missing, "%s", existing->chars);
+        remove_last(existing);
+    }
+    if (existing->length == 0)
+        text_add(existing, ".");
+    return S_ISDIR(info.st_mode) ? OK : refuse_dir(existing->chars, "not a folder");
+}
+
+/* The folder of the node can be created, in memory. */
+static enum status check_dir(struct memory_checkpoints *m)
 {
     struct statfs info = {.f_type = 0};
-    struct text path = {0}, why = {0};
-    text_add(&path, "%s", dir);
-    while (statfs(path.chars, &info) != 0 && errno == ENOENT && path.length > 0) {
-        while (path.length > 0 && path.chars[path.length - 1] != '/')
-            path.length--;
-        while (path.length > 1 && path.chars[path.length - 1] == '/')
-            path.length--;
-        path.chars[path.length] = 0;
-    }
-    if (path.length == 0)
-        (void)statfs(".", &info);
-    text_free(&path);
-    if (info.f_type == TMPFS_MAGIC)
-        return OK;
-    text_add(&why, "%s is not in memory (no tmpfs)", dir);
-    enum status status = refuse_dir(why.chars);
-    text_free(&why);
+    struct text existing = {0};
+    enum status status = find_existing(m->folder.chars, &existing, &m->made);
+    if (status == OK && (statfs(existing.chars, &info) != 0 || info.f_type != TMPFS_MAGIC))
+        status = refuse_dir(recipe_of(m)->memory_dir, "not in memory (no tmpfs)");
+    else if (status == OK && access(existing.chars, W_OK | X_OK) != 0)
+        status = refuse_dir(existing.chars, strerror(errno));
+    text_free(&existing);
     return status;
 }
 
-/* Creates the folder of the node. */
-static enum status make_folder(const struct memory_checkpoints *m)
+/* All that can be known before a folder is created. */
+static enum status check_keys(struct memory_checkpoints *m)
 {
     struct text why = {0};
-    TRY(check_tmpfs(recipe_of(m)->memory_dir));
-    if (folder_make(m->folder.chars) != OK)
-        return refuse_dir(fail_text());
-    if (access(m->folder.chars, W_OK | X_OK) == 0)
-        return OK;
-    text_add(&why, "%s: cannot be written: %s", m->folder.chars, strerror(errno));
-    enum status status = refuse_dir(why.chars);
+    enum status status = check_copies(m);
+    if (status != OK)
+        text_add(&why, "%s", fail_text());
+    if (memory_is_leader(m) && check_dir(m) != OK) {
+        status = BAD_RECIPE;
+        text_add(&why, "%s%s", why.length > 0 ? "; and " : "", fail_text());
+    }
+    if (status != OK)
+        status = fail(status, "%s", why.chars);
     text_free(&why);
     return status;
 }
@@ -109,19 +129,23 @@ static int64_t bytes_in(const char *path)
 
 static enum status check_room(const struct memory_checkpoints *m, int64_t needed)
 {
-    struct statfs info;
+    struct statfs info = {.f_blocks = 0};
+    struct text existing = {0}, missing = {0};
     char available[NUMBER_CHARS], wanted[NUMBER_CHARS];
-    if (statfs(m->folder.chars, &info) != 0)
-        return fail(BAD_RECIPE, "checkpoint.memory_dir: %s: %s", m->folder.chars, strerror(errno));
+    enum status status = find_existing(m->folder.chars, &existing, &missing);
+    if (status == OK && statfs(existing.chars, &info) != 0)
+        status = refuse_dir(existing.chars, strerror(errno));
     const int64_t room = (int64_t)info.f_bavail * (int64_t)info.f_bsize + bytes_in(m->folder.chars);
-    if (info.f_blocks == 0 || needed <= room) // 0: a tmpfs without a limit
-        return OK;
-    return fail(
-        BAD_RECIPE,
-        "checkpoint.memory_dir: %s has room for %s, but %d checkpoints with checkpoint.memory_copies %lld "
-        "need %s; use a larger tmpfs%s",
-        m->folder.chars, bytes_text(room, available), GENERATIONS, (long long)recipe_of(m)->memory_copies,
-        bytes_text(needed, wanted), recipe_of(m)->memory_copies > 1 ? ", or fewer copies" : "");
+    if (status == OK && info.f_blocks > 0 && needed > room) // 0: a tmpfs without a limit
+        status = fail(BAD_RECIPE,
+                      "checkpoint.memory_dir: %s has room for %s, but %d checkpoints with "
+                      "checkpoint.memory_copies %lld need %s; use a larger tmpfs%s",
+                      existing.chars, bytes_text(room, available), GENERATIONS,
+                      (long long)recipe_of(m)->memory_copies, bytes_text(needed, wanted),
+                      recipe_of(m)->memory_copies > 1 ? ", or fewer copies" : "");
+    text_free(&existing);
+    text_free(&missing);
+    return status;
 }
 
 /* The file sizes of all ranks, for the node of this rank. */
@@ -196,6 +220,28 @@ static enum status share_run(struct memory_checkpoints *m)
     return status;
 }
 
+static const char *const records[MEMORY_RECORDS] = {"run.json", "owner.json", "owner.lock"};
+
+static bool is_record(const char *name)
+{
+    for (int i = 0; i < MEMORY_RECORDS; i++)
+        if (strcmp(name, records[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Finds which records the folder of the node has before it is locked. */
+static void find_records(struct memory_checkpoints *m)
+{
+    for (int i = 0; i < MEMORY_RECORDS; i++) {
+        struct text path = {0};
+        struct stat info;
+        text_add(&path, "%s/%s", m->folder.chars, records[i]);
+        m->had[i] = lstat(path.chars, &info) == 0;
+        text_free(&path);
+    }
+}
+
 static enum status lock_folder(struct memory_checkpoints *m)
 {
     const struct checkpoint_lock_options options = {
@@ -204,7 +250,9 @@ static enum status lock_folder(struct memory_checkpoints *m)
         .key = "checkpoint.memory_dir",
         .value = recipe_of(m)->memory_dir,
     };
-    TRY(make_folder(m));
+    find_records(m);
+    if (folder_make(m->folder.chars) != OK)
+        return fail(BAD_RECIPE, "checkpoint.memory_dir: %s; use a directory in /dev/shm", fail_text());
     return checkpoint_lock_acquire(&options, &m->lock);
 }
 
@@ -214,11 +262,11 @@ static enum status open_folders(struct memory_checkpoints *m)
     TRY(rank_nodes_find(w, &m->nodes));
     const int64_t copies = recipe_of(m)->memory_copies;
     m->placement = (struct placement){.nodes = m->nodes.count, .copies = (int)copies};
-    TRY(check_copies(m));
     text_add(&m->folder, "%s/%s", recipe_of(m)->memory_dir, m->nodes.name);
+    TRY(rank_agree(w, check_keys(m)));
+    TRY(check_memory(m));
     TRY(share_run(m));
-    TRY(rank_agree(w, memory_is_leader(m) ? lock_folder(m) : OK));
-    return check_memory(m);
+    return rank_agree(w, memory_is_leader(m) ? lock_folder(m) : OK);
 }
 
 enum status memory_checkpoints_open(struct rank_state *w, struct memory_checkpoints **out)
@@ -239,6 +287,7 @@ enum status memory_checkpoints_open(struct rank_state *w, struct memory_checkpoi
     }
     struct text why = {0};
     text_add(&why, "%s", fail_text());
+    memory_checkpoints_undo(m);
     memory_checkpoints_close(m);
     status = fail(status, "%s", why.chars);
     text_free(&why);
@@ -254,13 +303,39 @@ void memory_checkpoints_close(struct memory_checkpoints *m)
     source_nodes_free(&m->holders);
     manifest_free(&m->manifest);
     text_free(&m->folder);
+    text_free(&m->made);
     free(m);
 }
 
-static bool is_record(const char *name)
+static bool has_other_files(const char *path)
 {
-    return strcmp(name, "run.json") == 0 || strcmp(name, "owner.json") == 0 ||
-           strcmp(name, "owner.lock") == 0;
+    bool found = false;
+    const struct dirent *entry;
+    DIR *folder = opendir(path);
+    while (folder != NULL && !found && (entry = readdir(folder)) != NULL)
+        found =
+            strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && !is_record(entry->d_name);
+    if (folder != NULL)
+        closedir(folder);
+    return found;
+}
+
+void memory_checkpoints_undo(struct memory_checkpoints *m)
+{
+    if (m == NULL || m->lock == NULL || has_other_files(m->folder.chars))
+        return;
+    for (int i = 0; i < MEMORY_RECORDS; i++) {
+        struct text path = {0};
+        text_add(&path, "%s/%s", m->folder.chars, records[i]);
+        if (!m->had[i])
+            (void)unlink(path.chars);
+        text_free(&path);
+    }
+    struct text made = {0};
+    text_add(&made, "%s", m->folder.chars);
+    for (; m->made.length > 0 && made.length >= m->made.length && rmdir(made.chars) == 0;)
+        remove_last(&made);
+    text_free(&made);
 }
 
 void memory_checkpoints_remove(struct memory_checkpoints *m)

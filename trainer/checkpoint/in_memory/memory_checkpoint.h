@@ -22,10 +22,12 @@ struct memory_checkpoints;
 
 /* Locks the folders of all nodes. *out is NULL if the recipe has no memory_dir, or if nothing is saved to
  * checkpoint.save. BAD_RECIPE before step 0: memory_dir is no tmpfs, too small, or of another run; more
- * copies than nodes. */
+ * copies than nodes. Nothing is left in memory_dir then. */
 MUST_USE enum status memory_checkpoints_open(struct rank_state *state, struct memory_checkpoints **out);
 /* Accepts NULL. */
 void memory_checkpoints_close(struct memory_checkpoints *memory);
+/* Removes what opening has created, if nothing was saved: the run fails before its first step. */
+void memory_checkpoints_undo(struct memory_checkpoints *memory);
 /* Removes all checkpoints in memory: when training is complete, the one on disk is final. */
 void memory_checkpoints_remove(struct memory_checkpoints *memory);
 

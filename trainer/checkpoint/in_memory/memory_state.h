@@ -10,11 +10,15 @@
 
 struct checkpoint_lock;
 
+enum { MEMORY_RECORDS = 3 }; // files of a locked folder
+
 struct memory_checkpoints {
     struct rank_state *rank_state;
     struct rank_nodes nodes;
     struct placement placement;
     struct text folder;           // memory_dir/NODE
+    struct text made;             // the first folder of its path that this run creates; empty: none
+    bool had[MEMORY_RECORDS];     // the files that it had before this run locked it
     struct checkpoint_lock *lock; // of the leader
     char run[RUN_CHARS];
     int64_t complete;            // step of the newest checkpoint that every node has; -1: none
