@@ -19,5 +19,9 @@ const struct transport_ops *transport_for_cpu(bool launched);
  * almost there. With fewer cores, the partner may need this one. */
 int64_t spin_ns(int ranks);
 
+/* Ends this process with the error of a rank for which the others wait. Before the first step only the number
+ * of the rank is reported. */
+_Noreturn void exit_of_rank(enum status status, int rank, const char *why);
+
 /* Frees the resources of the world itself, at the end of a rank's body. */
 void world_close(struct world *world);

@@ -93,6 +93,14 @@ def test_finetune():
              "has 3; set model.num_layers=1, or another logging.run_dir or checkpoint.load")]:
         done = train("refused", "checkpoint.load=base/checkpoints", "checkpoint.finetune=true", key, status=2)
         assert done.stderr.endswith(f"{error}\n"), done.stderr
+    single = "base/checkpoints/step-00000006"
+    for load, error in [
+            ("nowhere", "nowhere: No such file or directory; use auto, none or a checkpoint directory"),
+            (single, f"{single}/step-00000003: No such file or directory; {single} is a single checkpoint; remove "
+             f"checkpoint.ckpt_step, or set checkpoint.load to the directory that contains {single}"),
+            ("base", "base/step-00000003: No such file or directory; use checkpoint.load=base/checkpoints")]:
+        done = train("refused", f"checkpoint.load={load}", "checkpoint.ckpt_step=3", status=2)
+        assert done.stderr.endswith(f"{error}\n"), done.stderr
 
 
 def test_retain():

@@ -72,6 +72,9 @@ def test_one_rank_reports_its_error():
     status, text = mpirun((3, ["a.yaml", "logging.run_dir=runs/b"]), (1, ["a.yaml", "data.train=nothing"]))
     expect("one without its data", status == 2 and "rank 3: command line: data.train: nothing.idx: No" in text, status,
            text)
+    status, text = mpirun((4, ["a.yaml", "logging.run_dir=/proc/run"]))
+    expect("a folder that cannot be written", status == 2 and "cuboid: rank 0: logging.run_dir: /proc/run: No such "
+           "file or directory; set logging.run_dir to a directory that can be written (the other" in text, status, text)
     # mpirun ends the other ranks; however long it waits, only one of them reports the signal.
     os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "4"
     status, text = mpirun((3, ["a.yaml"]), (1, ["nothing.yaml"]))

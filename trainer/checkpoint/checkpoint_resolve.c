@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+static const char fix_path[] = "use a checkpoint, a directory of checkpoints or a run directory";
+
 static bool holds(const char *folder, const char *name)
 {
     struct text path = {0};
@@ -36,6 +38,8 @@ static enum status refuse_folder(const char *path)
         text_add(&fix, "; use the directory of checkpoint.save in %s/recipe.yaml", path);
     else if (holds(path, "config.json"))
         text_add(&fix, "; use cuboid checkpoint import %s -o CKPT first", path);
+    else
+        text_add(&fix, "; %s", fix_path);
     enum status status = fail(BAD_CHECKPOINT,
                               "%s: not a checkpoint: contains neither manifest.json nor a complete step-... "
                               "directory%s",
@@ -50,10 +54,11 @@ enum status checkpoint_resolve(const char *path, char **out)
     struct text folder = {0};
     char *found = NULL;
     if (path[0] == 0)
-        return fail(BAD_CHECKPOINT,
-                    "\"\" is no checkpoint; use a checkpoint, a directory of checkpoints or a run directory");
+        return fail(BAD_CHECKPOINT, "\"\" is no checkpoint; %s", fix_path);
     if (stat(path, &info) != 0)
-        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+        return fail(BAD_CHECKPOINT, "%s: %s; %s", path, strerror(errno), fix_path);
+    if (!S_ISDIR(info.st_mode))
+        return fail(BAD_CHECKPOINT, "%s: not a directory; %s", path, fix_path);
     const bool itself = holds(path, "manifest.json");
     text_add(&folder, "%s%s", path, !itself && holds(path, "checkpoints") ? "/checkpoints" : "");
     enum status status = OK;

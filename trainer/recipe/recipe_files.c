@@ -14,7 +14,9 @@ static bool check_path(const struct recipe *recipe, const char *key, const char 
         return true;
     int why = errno;
     recipe_origin_text(recipe, recipe_row_index(key), &where);
-    problems_add(problems, "%s: %s: %s: %s", text_chars(&where), key, path, strerror(why));
+    const bool is_load = strcmp(key, "checkpoint.load") == 0;
+    problems_add(problems, "%s: %s: %s: %s%s", text_chars(&where), key, path, strerror(why),
+                 is_load ? "; use auto, none or a checkpoint directory" : "");
     text_free(&where);
     return false;
 }

@@ -20,48 +20,70 @@ static bool is_auto(const struct recipe *recipe)
     return recipe->checkpoint.load != NULL && strcmp(recipe->checkpoint.load, "auto") == 0;
 }
 
-/* Prefixes the last failure reason with its key. */
-static enum status prefix_key(const char *key)
+/* For a path in which a run cannot write. */
+static enum status refuse_path(const char *key, const char *path, const char *why)
 {
-    return fail(BAD_RECIPE, "%s: %s", key, fail_text());
+    return fail(BAD_RECIPE, "%s: %s: %s; set %s to a directory that can be written", key, path, why, key);
+}
+
+/* A folder that does not exist will be created. */
+static enum status check_folder(const char *key, const char *folder)
+{
+    struct stat info;
+    if (stat(folder, &info) != 0)
+        return errno == ENOENT ? OK : refuse_path(key, folder, strerror(errno));
+    return S_ISDIR(info.st_mode) ? OK : refuse_path(key, folder, "not a folder");
 }
 
 static enum status make_folder(const char *key, const char *folder)
 {
+    TRY(check_folder(key, folder));
     if (folder_make(folder) != OK)
-        return prefix_key(key);
-    return access(folder, W_OK | X_OK) == 0
-               ? OK
-               : fail(BAD_RECIPE, "%s: %s: cannot be written: %s", key, folder, strerror(errno));
+        return fail(BAD_RECIPE, "%s: %s; set %s to a directory that can be written", key, fail_text(), key);
+    return access(folder, W_OK | X_OK) == 0 ? OK : refuse_path(key, folder, strerror(errno));
+}
+
+/* For a folder that cannot be listed. Other failures have their own fix. */
+static enum status name_key(enum status status, const char *key, const char *fix)
+{
+    if (status == IO_ERROR)
+        return fail(BAD_RECIPE, "%s: %s; %s", key, fail_text(), fix);
+    return status == OK ? OK : fail(BAD_RECIPE, "%s: %s", key, fail_text());
+}
+
+static bool holds(const char *folder, const char *name)
+{
+    struct stat info;
+    struct text path = {0};
+    text_add(&path, "%s/%s", folder, name);
+    const bool found = stat(path.chars, &info) == 0;
+    text_free(&path);
+    return found;
 }
 
 /* Returns whether `load` is a checkpoint or contains a complete one. */
 static enum status has_checkpoint(const char *load, bool *found)
 {
     int64_t step = -1;
-    struct stat info;
-    struct text manifest = {0}, skipped = {0};
-    text_add(&manifest, "%s/manifest.json", load);
+    struct text skipped = {0};
     enum status status = OK;
-    *found = stat(manifest.chars, &info) == 0;
+    *found = holds(load, "manifest.json");
     if (!*found)
         status = folder_newest(load, INT64_MAX, &step, &skipped);
     *found = *found || step >= 0;
     if (!*found && is_job_rank_zero()) // otherwise checkpoint_load() reports it
         fputs(text_chars(&skipped), stderr);
-    text_free(&manifest);
     text_free(&skipped);
-    return status == OK ? OK : prefix_key("checkpoint.load");
+    return name_key(status, "checkpoint.load", "use auto, none or a checkpoint directory that can be read");
 }
 
 /* `load` has no checkpoint itself; in a run directory they are one level deeper. */
 static enum status refuse_empty(const char *load)
 {
     bool found = false;
-    struct stat info;
     struct text inside = {0};
     text_add(&inside, "%s/checkpoints", load);
-    enum status status = stat(inside.chars, &info) == 0 ? has_checkpoint(inside.chars, &found) : OK;
+    enum status status = holds(load, "checkpoints") ? has_checkpoint(inside.chars, &found) : OK;
     if (status == OK)
         status = fail(BAD_RECIPE,
                       "checkpoint.load: %s: not a checkpoint: contains neither manifest.json nor a "
@@ -71,23 +93,41 @@ static enum status refuse_empty(const char *load)
     return status;
 }
 
+/* What to set instead of a checkpoint.ckpt_step that is not in checkpoint.load. */
+static void fix_step(const char *load, struct text *out)
+{
+    int64_t newest = -1;
+    struct text skipped = {0};
+    if (holds(load, "manifest.json"))
+        text_add(out,
+                 "%s is a single checkpoint; remove checkpoint.ckpt_step, or set checkpoint.load to the "
+                 "directory that contains %s",
+                 load, load);
+    else if (folder_newest(load, INT64_MAX, &newest, &skipped) == OK && newest >= 0)
+        text_add(out, "use the newest one, checkpoint.ckpt_step=%lld", (long long)newest);
+    else if (holds(load, "checkpoints"))
+        text_add(out, "use checkpoint.load=%s/checkpoints", load);
+    else
+        text_add(out, "%s contains no complete checkpoint; set checkpoint.load to a directory of checkpoints",
+                 load);
+    text_free(&skipped);
+}
+
 /* checkpoint.ckpt_step must be among those in checkpoint.load. */
 static enum status check_step(const char *load, int64_t step)
 {
-    int64_t newest = -1;
     struct stat info;
-    struct text path = {0}, skipped = {0}, other = {0};
+    struct text path = {0}, fix = {0};
     text_add(&path, "%s/step-%08lld", load, (long long)step);
-    const char *why = stat(path.chars, &info) != 0 ? strerror(errno) : NULL;
     enum status status = OK;
-    if (why != NULL && folder_newest(load, INT64_MAX, &newest, &skipped) == OK && newest >= 0)
-        text_add(&other, "; use the newest one, checkpoint.ckpt_step=%lld", (long long)newest);
-    if (why != NULL)
-        status = fail(BAD_RECIPE, "checkpoint.ckpt_step %lld: %s: %s%s", (long long)step, path.chars, why,
-                      text_chars(&other));
+    if (stat(path.chars, &info) != 0) {
+        const char *why = strerror(errno);
+        fix_step(load, &fix);
+        status = fail(BAD_RECIPE, "checkpoint.ckpt_step %lld: %s: %s; %s", (long long)step, path.chars, why,
+                      text_chars(&fix));
+    }
     text_free(&path);
-    text_free(&skipped);
-    text_free(&other);
+    text_free(&fix);
     return status;
 }
 
@@ -153,16 +193,6 @@ static bool is_active(const char *folder)
     return yes;
 }
 
-static bool is_used(const char *folder)
-{
-    struct stat info;
-    struct text path = {0};
-    text_add(&path, "%s/metrics.jsonl", folder);
-    bool used = stat(path.chars, &info) == 0;
-    text_free(&path);
-    return used;
-}
-
 /* Refuses if the run's default folder holds checkpoints but `save` is another folder or none. */
 static enum status refuse_other_save(const struct recipe *recipe)
 {
@@ -187,7 +217,7 @@ static enum status refuse_other_save(const struct recipe *recipe)
 static enum status check_earlier(const struct recipe *recipe, int64_t newest)
 {
     const char *folder = recipe->logging.run_dir;
-    if (!is_used(folder))
+    if (!holds(folder, "metrics.jsonl"))
         return OK;
     if (recipe->checkpoint.load == NULL && newest >= 0)
         return fail(BAD_RECIPE,
@@ -208,7 +238,7 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
         return OK;
     enum status status = folder_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
     text_free(&skipped); // loading reports it
-    return status != OK ? prefix_key("checkpoint.save") : OK;
+    return name_key(status, "checkpoint.save", "set checkpoint.save to a directory that can be read");
 }
 
 /* The step of the checkpoint in checkpoint.load; -1 if it cannot be read. */
@@ -232,6 +262,9 @@ enum status run_dir_check(const struct recipe *recipe, struct run_dir *out)
     const char *folder = recipe->logging.run_dir, *load = recipe->checkpoint.load;
     bool named = load != NULL && !is_auto(recipe);
     *out = (struct run_dir){.newest = -1, .named = -1};
+    TRY(check_folder("logging.run_dir", folder));
+    if (recipe->checkpoint.save != NULL)
+        TRY(check_folder("checkpoint.save", recipe->checkpoint.save));
     enum status status = find_newest(recipe, &out->newest);
     bool finetunes = recipe->checkpoint.finetune; // steps of the run and of `load` are unrelated
     if (named && !finetunes)
@@ -265,7 +298,7 @@ enum status run_dir_claim(const struct recipe *recipe, int *descriptor)
     if (fd < 0 && errno == ELOOP)
         status = fail(BAD_RECIPE, "logging.run_dir: %s is a symbolic link; remove it", path.chars);
     else if (fd < 0)
-        status = fail(BAD_RECIPE, "logging.run_dir: %s: %s", path.chars, strerror(errno));
+        status = refuse_path("logging.run_dir", path.chars, strerror(errno));
     else if (flock(fd, LOCK_EX | LOCK_NB) != 0)
         status = in_use_error(folder);
     else

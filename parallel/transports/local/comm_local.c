@@ -423,7 +423,7 @@ static void job_wait(struct local_launch *job)
         if (pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT &&
             job->ended < job->world.size) {
             *rank_context() = failed->who;
-            die_of(failed->status, "rank %d: %s (the other ranks wait for it)", failed->rank, failed->text);
+            exit_of_rank(failed->status, failed->rank, failed->text);
         }
     }
     pthread_mutex_unlock(&job->lock);

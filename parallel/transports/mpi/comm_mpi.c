@@ -469,7 +469,7 @@ static enum status end_together(struct mpi_world *w, struct world *world, enum s
           -1);
     bool hurry = status != OK && status != STOPPED;
     if (!end_wait(w, &request, hurry ? GRACE_MS : 0))
-        die_of(status, "rank %d: %s (the other ranks wait for it)", world->rank, text);
+        exit_of_rank(status, world->rank, text);
     int failed = world->size;
     for (int r = world->size - 1; r >= 0; r--) // ranks with PEER_LOST come last
         if (all[r] != OK && (failed == world->size || all[r] != PEER_LOST || all[failed] == PEER_LOST))

@@ -200,7 +200,7 @@ static enum status end_together(struct store *store, const struct world *world, 
     }
     if (exchanged != OK && hurry) {
         store_close(store, true);
-        die_of(status, "rank %d: %s (the other ranks wait for it)", world->rank, mine.text);
+        exit_of_rank(status, world->rank, mine.text);
     }
     TRY(exchanged);
     worst.text[sizeof worst.text - 1] = 0;

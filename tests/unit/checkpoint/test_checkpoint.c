@@ -327,10 +327,16 @@ Test(checkpoint, a_path_is_a_checkpoint_or_a_folder_of_them, .init = silence)
     cr_expect_str_eq(found, "s/step-00000002/recipe.yaml");
     free(found);
     cr_expect_eq(checkpoint_resolve("t", &found), BAD_CHECKPOINT);
-    cr_expect_str_eq(fail_text(), "t: No such file or directory");
+    cr_expect_str_eq(fail_text(),
+                     "t: No such file or directory; use a checkpoint, a directory of checkpoints or a run "
+                     "directory");
+    cr_expect_eq(checkpoint_resolve("s/step-00000001/manifest.json", &found), BAD_CHECKPOINT);
+    cr_expect_str_eq(fail_text(),
+                     "s/step-00000001/manifest.json: not a directory; use a checkpoint, a directory of "
+                     "checkpoints or a run directory");
     cr_expect_eq(checkpoint_resolve("/", &found), BAD_CHECKPOINT);
     cr_expect_str_eq(fail_text(),
                      "/: not a checkpoint: contains neither manifest.json nor a complete step-... "
-                     "directory");
+                     "directory; use a checkpoint, a directory of checkpoints or a run directory");
     leave(folder);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Command lines: all of cuboid schedule, and what cuboid generate rejects before it loads a model. */
 #include "tests/unit/commands/words.h"
+#include "tools/cli/cmd_hang.h"
 #include "tools/cli/model/cmd_generate.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/schedule/cmd_schedule.h"
@@ -442,7 +443,8 @@ Test(generate_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
         "cuboid generate runs/quickstart --prompt TEXT\ncuboid: generate: no prompt "
         "given; use --prompt TEXT, or --prompt '' to start a document\nerror: "
         "nothing.yaml: No such file or directory\ncuboid: /: not a checkpoint: "
-        "contains neither manifest.json nor a complete step-... directory\ncuboid: "
+        "contains neither manifest.json nor a complete step-... directory; use a checkpoint, a directory of "
+        "checkpoints or a run directory\ncuboid: "
         "generate: --tokens 0 is invalid; use an integer from 1 to 1000000\ncuboid: "
         "generate: --top-p 1.5 is invalid; use a number from 1e-06 to 1\ncuboid: "
         "generate: unknown option --temprature (did you mean --temperature?); valid "
@@ -473,6 +475,29 @@ Test(generate_command, names_the_command_to_run_first, .init = cr_redirect_stder
         "cuboid: run/checkpoints: no complete checkpoint; run cuboid train run/recipe.yaml first\ncuboid: "
         "checkpoint.save is none, so there is no checkpoint of this recipe; use cuboid generate "
         "CHECKPOINT --prompt TEXT\n");
+}
+
+/* ---- cuboid hang ---- */
+
+/* A node that did not answer has sent no messages. */
+Test(hang_command, reports_that_there_are_no_messages, .init = cr_redirect_stdout)
+{
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    enter_folder(folder);
+    write_file("hang-1.json",
+               "{\"format\": 1, \"report\": \"r\", \"ranks\": [{\"rank\": 3, \"recorded\": 9}]}");
+    cr_expect_eq(run(cmd_hang, "hang hang-1.json --messages 3"), 0);
+    char output[2000] = "";
+    FILE *out = cr_get_redirected_stdout();
+    cr_assert(fread(output, 1, sizeof output - 1, out) > 0);
+    const char *calls = strstr(output, "\ncalls of");
+    cr_expect_str_eq(
+        calls != NULL ? calls : output,
+        "\ncalls of each communicator: the file has none\n\nrank 3: the last messages: the file has "
+        "none (a node that did not answer has sent none)\n");
+    unlink("hang-1.json");
+    cr_assert_eq(chdir("/"), 0);
+    cr_assert_eq(rmdir(folder), 0);
 }
 
 /* The arguments of a command line whose words are separated by "|". */

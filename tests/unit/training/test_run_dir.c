@@ -94,7 +94,9 @@ Test(run_dir, uncreatable_directories_name_their_key)
     int fd = -1;
     recipe.logging.run_dir = path;
     cr_assert_eq(run_dir_claim(&recipe, &fd), BAD_RECIPE);
-    cr_assert_eq(strncmp(fail_text(), "logging.run_dir: /proc/cuboid", 29), 0, "%s", fail_text());
+    cr_assert_str_eq(fail_text(),
+                     "logging.run_dir: /proc/cuboid: No such file or directory; set logging.run_dir to "
+                     "a directory that can be written");
 }
 
 Test(run_dir, a_run_without_checkpoints_restarts)
@@ -132,6 +134,15 @@ Test(run_dir, unusable_checkpoint_paths_name_their_key)
     recipe.checkpoint.load = automatic;
     cr_assert_eq(check(&recipe), BAD_RECIPE);
     cr_assert_eq(strncmp(fail_text(), "checkpoint.save: /tmp/cuboid-folder-", 36), 0, "%s", fail_text());
+    cr_assert_not_null(
+        strstr(fail_text(), "not a folder; set checkpoint.save to a directory that can be written"));
+    recipe.logging.run_dir = path; // the folder of the checkpoints cannot be in it, but it is the cause
+    char inside[80];
+    snprintf(inside, sizeof inside, "%s/checkpoints", path);
+    recipe.checkpoint.save = inside;
+    cr_assert_eq(check(&recipe), BAD_RECIPE);
+    cr_assert_eq(strncmp(fail_text(), "logging.run_dir: /tmp/cuboid-folder-", 36), 0, "%s", fail_text());
+    recipe.logging.run_dir = folder;
     recipe.checkpoint.save = NULL;
     recipe.checkpoint.load = nothing;
     cr_assert_eq(check(&recipe), BAD_RECIPE);
