@@ -153,6 +153,7 @@ def test_refusals():
             ([one, 'cluster.account="a\\nb"'], 2, "cluster.account has a character that cannot be printed"),
             ([one, "data.train=nothing"], 2, "nothing"),
             ([one, "--after", "x"], 2, "--after x is not a job"),
+            ([one, "--after", "_1"], 2, "--after _1 is not a job"),
     ]:
         done = submit(*words)
         lines = done.stderr.strip().split("\n")
@@ -174,6 +175,22 @@ def test_refused_by_sbatch():
         done = submit("cluster.nodes=1")
         expect(words, done.returncode == 1 and done.stderr == f"cuboid: sbatch rejected the job: {words}; see {key}; "
                "partitions: debug (2 nodes, up to 1:00:00), long (9 nodes, up to infinite)\n", done)
+    # A warning or an empty line before the error; an sbatch that cannot ask Slurm; a job without a number.
+    program("sbatch", "cat >/dev/null; eval \"$SAYS\"\n")
+    for says, status, line in [
+            ("printf '\\nsbatch: Warning: tasks per node\\nsbatch: error: Invalid account\\n' >&2; exit 1", 1,
+             "cuboid: sbatch rejected the job: Invalid account; see cluster.account; "),
+            ("echo 'sbatch: error: CPU count per node can not be satisfied' >&2; exit 1", 1,
+             "; see cluster.nodes and cluster.threads_per_rank; "),
+            ("echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1",
+             1, "cuboid: sbatch cannot reach Slurm: Batch job submission failed: Socket timed out on send/recv "
+             "operation; see whether sinfo works, or use --print\n"),
+            ("true", 1, 'cuboid: sbatch returned no number of a job, but ""; see squeue\n'),
+            ("echo Submitted batch job 12", 1, 'but "Submitted batch job 12"; see squeue\n'),
+            ("echo 12; echo 'sbatch: warning: 3 nodes' >&2", 0, "sbatch: warning: 3 nodes\n")]:
+        done = run(CUBOID, "submit", "a.yaml", "cluster.nodes=1", SAYS=says)
+        expect(says, done.returncode == status and line in done.stderr and done.stderr.count("\n") == 1 and
+               done.stdout == ("12\n" if status == 0 else ""), done)
 
 
 with tempfile.TemporaryDirectory() as folder:

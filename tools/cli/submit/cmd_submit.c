@@ -44,7 +44,8 @@ static enum status check_after(const char *after)
     for (size_t i = 0; after != NULL && i < sizeof types / sizeof *types; i++)
         if (strncmp(after, types[i], strlen(types[i])) == 0)
             job = after + strlen(types[i]);
-    if (job == NULL || (*job != 0 && strspn(job, "0123456789_") == strlen(job)))
+    if (job == NULL ||
+        (strchr("0123456789", *job) != NULL && *job != 0 && strspn(job, "0123456789_") == strlen(job)))
         return OK;
     return fail(BAD_USAGE, "--after %s is not a job; use --after 123 or --after afterok:123", after);
 }
