@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/file.h"
 
+#include "base/progress.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -159,8 +161,26 @@ bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t
 
 /* ---- its final name ---- */
 
+/* Writes a large file back in parts, so that a rank that waits for a slow disk makes progress. Failures are
+ * left to fsync(). */
+static void write_back(int fd)
+{
+    const int64_t part = INT64_C(64) << 20;
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return;
+    for (int64_t at = 0; at + part < info.st_size; at += part) {
+        // The next part begins before this one is complete.
+        sync_file_range(fd, at, 2 * part, SYNC_FILE_RANGE_WRITE);
+        if (sync_file_range(fd, at, part, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER) != 0)
+            return;
+        progress_continue();
+    }
+}
+
 enum status file_temporary_commit(struct file_temporary *file, const char *path)
 {
+    write_back(file->fd);
     // Locked until renamed. A full disk may only be reported by fsync.
     if (fsync(file->fd) != 0 || rename(file->path.chars, path) != 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));

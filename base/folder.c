@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/file.h"
 
+#include "base/progress.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -101,11 +103,13 @@ enum status folder_remove(const char *path, bool (*is_ours)(const char *name))
         return status;
     }
     struct dirent *found;
-    while ((found = readdir(folder)) != NULL)
+    while ((found = readdir(folder)) != NULL) {
+        progress_continue(); // with a file of each rank, it may take long
         if (!is_dot(found->d_name) &&
             (!is_ours(found->d_name) || unlinkat(dirfd(folder), found->d_name, 0) != 0) &&
             stranger.length == 0)
             text_add_printable(&stranger, found->d_name, strlen(found->d_name));
+    }
     closedir(folder);
     enum status status =
         rmdir(path) == 0 ? OK : fail(IO_ERROR, "%s: cannot be removed: %s", path, strerror(errno));

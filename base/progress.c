@@ -118,6 +118,15 @@ void progress_set_context(const struct rank_context *who, struct progress_range 
     publish_head();
 }
 
+void progress_continue(void)
+{
+    if (mine == NULL)
+        return;
+    mine->now.head.count++;
+    mine->now.head.since_ns = clock_ns();
+    publish_counters();
+}
+
 void progress_set_gpu(const struct progress_gpu *gpu)
 {
     if (mine == NULL || memcmp(&mine->now.head.gpu, gpu, sizeof *gpu) == 0)

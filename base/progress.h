@@ -113,6 +113,10 @@ struct progress_range progress_take(void);
 void progress_started(struct progress_range messages);
 void progress_done(struct progress_range messages);
 
+/* The thread remains at its action, and makes progress there: part of a file is written. Does nothing without
+ * a writer. */
+void progress_continue(void);
+
 /* Where the GPU is; progress if that has changed. {""}: not known. Does nothing without a writer. */
 void progress_set_gpu(const struct progress_gpu *gpu);
 

@@ -9,7 +9,7 @@
  *                           in folders that were not synced are undone, the last one first
  *                  nospace, error    the call fails with ENOSPC or EIO, and so do all later ones up to
  *                           FAULT_LAST (default: only this call)
- *                  slow     the call takes 50 ms longer, and so do all later ones up to FAULT_LAST
+ *                  slow     the call takes FAULT_MS (50) longer, and so do all later ones up to FAULT_LAST
  *     FAULT_COUNT  a file that gets the number of calls when the process exits
  *
  * Threads may call; calls are counted in the order in which they begin. */
@@ -145,7 +145,7 @@ static int fault(bool *half)
     if (is_kind("error"))
         return EIO;
     if (is_kind("slow")) {
-        usleep(50000);
+        usleep(1000 * (unsigned)number("FAULT_MS", 50));
         return 0;
     }
     if (is_kind("half") && half != NULL) {

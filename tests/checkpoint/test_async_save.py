@@ -96,6 +96,16 @@ def test_killed():
     run(CUBOID, "checkpoint", "diff", "sync/checkpoints", "killed/checkpoints")
 
 
+def test_slow_disk():
+    """The rank waits for its file for longer than the timeout: a slow disk is not a hang."""
+    slow = {"LD_PRELOAD": LIBRARY[0], "FAULT_FOLDER": "slow/checkpoints", "FAULT_NAME": "partial/rank-00000",
+            "FAULT_KIND": "slow", "FAULT_CALL": "2", "FAULT_LAST": "7", "FAULT_MS": "500"}
+    for keys in [], ["checkpoint.staging_mb=1"]:
+        run(*words("slow", *keys, ASYNC, "pp=2", "model.vocab_size=20000", "checkpoint.save_interval=1",
+                   "train.train_iters=2", "resilience.heartbeat_timeout_seconds=2"), **slow)
+        shutil.rmtree("slow")
+
+
 def test_failure():
     """Step 2 fails: its weights are huge. The files of step 1 are still being written then, on a slow disk."""
     slow = {"LD_PRELOAD": LIBRARY[0], "FAULT_FOLDER": "failed/checkpoints", "FAULT_NAME": "partial/rank-0000",
@@ -145,6 +155,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_layouts()
     test_killed()
     if LIBRARY:
+        test_slow_disk()
         test_failure()
         test_disk()
     os.chdir("/")

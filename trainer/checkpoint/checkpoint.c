@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* A save in progress on this rank. */
 struct checkpoint_saving {
@@ -23,11 +24,11 @@ struct checkpoint_saving {
     struct manifest manifest; // rank 0: the state of the run at this step
     pthread_t thread;
     bool has_thread;
-    pthread_mutex_t lock; // of `copied`
-    pthread_cond_t progress;
-    bool copied;       // the state of the rank may change, and its copy can be read
-    bool begun;        // save_job_begin() was called before the thread started
-    struct event copy; // begun: its end, in the stream of copies
+    pthread_mutex_t lock; // of `reached`
+    pthread_cond_t reached;
+    atomic_bool copied; // the state of the rank may change, and its copy can be read
+    bool begun;         // save_job_begin() was called before the thread started
+    struct event copy;  // begun: its end, in the stream of copies
     atomic_bool written;
     enum status status; // of writing
     struct text why;
@@ -109,19 +110,31 @@ static enum status begin_save(struct rank_state *w, struct save_ticket *ticket)
     return folder_begin(w->run->recipe->checkpoint.save, w->step, ticket);
 }
 
-static void set_copied(struct checkpoint_saving *s)
+static void reach(struct checkpoint_saving *s, atomic_bool *what)
 {
     pthread_mutex_lock(&s->lock);
-    s->copied = true;
-    pthread_cond_broadcast(&s->progress);
+    atomic_store(what, true);
+    pthread_cond_broadcast(&s->reached);
     pthread_mutex_unlock(&s->lock);
 }
 
-static void wait_until_copied(struct checkpoint_saving *s)
+/* Waits for the writer thread to copy the state, or to write the file. What it writes meanwhile is progress
+ * of the rank: a slow disk is not a hang. */
+static void await(struct checkpoint_saving *s, const atomic_bool *what)
 {
+    int seen = atomic_load(&s->job.parts);
     pthread_mutex_lock(&s->lock);
-    while (!s->copied)
-        pthread_cond_wait(&s->progress, &s->lock);
+    while (!atomic_load(what)) {
+        struct timespec soon;
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_nsec += 250000000;
+        soon.tv_sec += soon.tv_nsec / 1000000000;
+        soon.tv_nsec %= 1000000000;
+        (void)pthread_cond_timedwait(&s->reached, &s->lock, &soon);
+        if (atomic_load(&s->job.parts) != seen)
+            progress_continue();
+        seen = atomic_load(&s->job.parts);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -130,16 +143,16 @@ static void *write_file(void *argument)
 {
     struct checkpoint_saving *s = argument;
     if (s->begun) {
-        wait_until_copied(s);
+        await(s, &s->copied);
     } else {
         s->status = save_job_begin(&s->job, &s->ticket.identity, s->folder.chars);
-        set_copied(s);
+        reach(s, &s->copied);
     }
     if (s->status == OK)
         s->status = save_job_finish(&s->job);
     if (s->status != OK)
         text_add(&s->why, "%s", fail_text());
-    atomic_store(&s->written, true);
+    reach(s, &s->written);
     return NULL;
 }
 
@@ -188,7 +201,7 @@ enum status checkpoint_reserve(struct rank_state *w)
 static void saving_free(struct checkpoint_saving *s)
 {
     pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->progress);
+    pthread_cond_destroy(&s->reached);
     save_job_free(&s->job);
     manifest_free(&s->manifest);
     text_free(&s->folder);
@@ -217,7 +230,7 @@ enum status checkpoint_begin(struct rank_state *w, bool in_background, struct ch
     if (s == NULL)
         die_of(NO_MEMORY, "no memory to save a checkpoint");
     s->rank_state = w;
-    CHECK(pthread_mutex_init(&s->lock, NULL) == 0 && pthread_cond_init(&s->progress, NULL) == 0);
+    CHECK(pthread_mutex_init(&s->lock, NULL) == 0 && pthread_cond_init(&s->reached, NULL) == 0);
     enum status status = begin(s, in_background);
     if (status != OK) {
         status = abandon(w, &s->ticket, status);
@@ -237,7 +250,7 @@ enum status checkpoint_hold_update(struct checkpoint_saving *s)
 {
     if (s->begun)
         return stream_wait(s->rank_state->compute, s->copy);
-    wait_until_copied(s);
+    await(s, &s->copied);
     return OK;
 }
 
@@ -245,7 +258,7 @@ enum status checkpoint_end_copy(struct checkpoint_saving *s)
 {
     const enum status status = s->begun ? event_sync(s->copy) : OK;
     if (s->begun)
-        set_copied(s);
+        reach(s, &s->copied);
     return status;
 }
 
@@ -261,6 +274,7 @@ enum status checkpoint_finish(struct checkpoint_saving *s)
     struct rank_state *w = s->rank_state;
     const struct recipe_checkpoint *recipe = &w->run->recipe->checkpoint;
     enum status status = checkpoint_end_copy(s);
+    await(s, &s->written);
     if (s->has_thread)
         pthread_join(s->thread, NULL);
     if (status == OK && s->status != OK)

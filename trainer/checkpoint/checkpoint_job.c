@@ -225,6 +225,7 @@ static enum status write_rows(struct save_job *job, int index, int64_t end)
     for (int64_t row = 0, rows = rows_at_once(slice); row < end; row += rows) {
         struct slice band = *slice;
         rank_context_set_action("save");
+        atomic_fetch_add(&job->parts, 1);
         band.count[0] = end - row < rows ? end - row : rows;
         size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * each;
         TRY(to_host(job, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));
@@ -263,11 +264,22 @@ enum status save_job_begin(struct save_job *job, const struct save_identity *ide
     return status == OK ? copy_staged(job) : status;
 }
 
+static enum status write_staged(struct save_job *job)
+{
+    const size_t part = CHECKPOINT_BLOCK_BYTES;
+    for (size_t at = 0; at < job->staged_bytes; at += part) {
+        const size_t left = job->staged_bytes - at;
+        TRY(checkpoint_writer_append(job->writer, job->staging + at, left < part ? left : part));
+        atomic_fetch_add(&job->parts, 1);
+    }
+    return OK;
+}
+
 enum status save_job_finish(struct save_job *job)
 {
     if (job->writer == NULL)
         return OK;
-    enum status status = checkpoint_writer_append(job->writer, job->staging, job->staged_bytes);
+    enum status status = write_staged(job);
     if (status == OK)
         status = checkpoint_writer_finish(job->writer);
     if (status == OK) {

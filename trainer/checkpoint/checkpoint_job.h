@@ -5,6 +5,8 @@
 #include "trainer/checkpoint/distribute/checkpoint_note.h"
 #include "trainer/checkpoint/distribute/checkpoint_share.h"
 
+#include <stdatomic.h>
+
 struct save_job {
     struct rank_state *rank_state;
     struct tensor_list tensors;
@@ -24,6 +26,7 @@ struct save_job {
     int64_t staged_row;
     bool is_host_memory; // the sources can be read by any thread of this process, without the device
     struct checkpoint_writer *writer; // between begin and finish
+    atomic_int parts;                 // that have been written, for a thread that waits for the writer
     struct note note;
 };
 

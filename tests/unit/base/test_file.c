@@ -4,6 +4,7 @@
  * and rename(), which replace the C library's. */
 #include "base/file.h"
 
+#include "base/progress_slot.h"
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
 #include "trainer/files/yaml.h"
 
@@ -172,6 +173,28 @@ Test(file, whole_pages_bypass_the_page_cache)
     text_free(&back);
     free(expected);
     free(block);
+    leave(folder);
+}
+
+Test(file, a_large_file_is_progress_while_it_is_written_back)
+{
+    char folder[32];
+    struct progress_writer *writer = calloc(1, sizeof *writer);
+    struct progress_slot *slot = calloc(1, sizeof *slot);
+    struct progress_head before, after;
+    struct file_temporary file;
+    enter(folder);
+    cr_assert(writer != NULL && slot != NULL);
+    cr_assert_eq(file_temporary_create("data", &file), OK);
+    cr_assert_eq(ftruncate(file.fd, 200 << 20), 0); // three parts and a rest, without blocks on the disk
+    progress_begin(writer, slot);
+    cr_assert(progress_read_head(slot, &before));
+    cr_assert_eq(file_temporary_commit(&file, "data"), OK, "%s", fail_text());
+    cr_assert(progress_read_head(slot, &after));
+    cr_expect_eq(after.count - before.count, 3);
+    progress_end();
+    free(writer);
+    free(slot);
     leave(folder);
 }
 
