@@ -62,6 +62,16 @@ def test_resume():
     expect("a resumed run has the same tokens", half == whole, (half, whole))
     done = run("train", "tiny.yaml", "logging.run_dir=half", "train.train_iters=8", "seed=9")
     expect("another seed is reported", "seed" in done.stderr, done)
+    # data.strict has an effect on mock data, too, and is not reported as a key without one.
+    with open(f"{FOLDER}/text.txt", "w", encoding="utf-8") as out:
+        out.write("The ocean is wide, and so is the sky. " * 100)
+    run("data", "prepare", "text.txt", "-o", "text")
+    train("half", "data.mock_data=false", "data.train=text", "data.split=1", "train.eval_interval=0",
+          "train.train_iters=9")
+    done = run("train", "tiny.yaml", "logging.run_dir=half", "train.train_iters=10", "data.strict=true")
+    expect("data.strict refuses mock data", done.returncode == 2 and "has no effect" not in done.stderr and
+           "data.strict: the data changed since half/checkpoints/step-00000009: data.train: number of sources changed "
+           "from 1 to 0 (data.mock_data); restore it, or set data.strict=false" in done.stderr, done)
 
 
 def test_verify():

@@ -187,9 +187,12 @@ static enum status compare_list(const struct data *data, enum data_split list, c
                                 void *buffer, struct text *changes)
 {
     int count = source_count(data, list), before = (int)json_array_size(then);
+    // Only mock data has no source to train on.
+    const char *mock = list == DATA_TRAIN ? " (data.mock_data)" : "";
     if (count != before)
-        text_add(changes, "%sdata.%s: number of sources changed from %d to %d",
-                 changes->length > 0 ? "\n" : "", lists[list], before, count);
+        text_add(changes, "%sdata.%s: number of sources changed from %d%s to %d%s",
+                 changes->length > 0 ? "\n" : "", lists[list], before, before == 0 ? mock : "", count,
+                 count == 0 ? mock : "");
     for (int i = 0; i < count && i < before; i++) {
         struct text why = {0};
         const struct dataset *source = data_source(data, list, i);

@@ -230,7 +230,7 @@ static const struct unused_key {
     {"precision.loss_scale " DYNAMIC_SCALE, not_scaled, "precision.params_dtype",
      "only fp16 scales the loss"},
     {DYNAMIC_SCALE, scale_is_fixed, "precision.loss_scale", "only 0 (dynamic loss scaling) uses it"},
-    {"data.train data.valid data.strict data.loss_mask data.pack_documents data.truncate_documents", is_mock,
+    {"data.train data.valid data.loss_mask data.pack_documents data.truncate_documents", is_mock,
      "data.mock_data", "all tokens are random"},
     {"data.truncate_documents", not_packed, "data.pack_documents", "a stream of documents is cut anywhere"},
     {"memory.recompute_method memory.recompute_num_layers", not_full, "memory.recompute_granularity",
