@@ -45,7 +45,14 @@ def begin(name, *keys, until=None, **options):
     """Starts a run and waits until `until` holds, by default until it has written metrics."""
     path = f"{name}/metrics.jsonl"
     before = os.stat(path).st_ino if os.path.exists(path) else None
-    until = until or (lambda: os.path.exists(path) and os.path.getsize(path) > 0 and os.stat(path).st_ino != before)
+
+    def writes():
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:  # the run renames the file of an earlier run
+            return False
+        return found.st_size > 0 and found.st_ino != before
+    until = until or writes
     child = subprocess.Popen(arguments(name, *keys), stderr=subprocess.PIPE,
                              **{"stdout": subprocess.DEVNULL, "text": True, **options})
     deadline = time.monotonic() + 40
