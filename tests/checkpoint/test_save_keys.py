@@ -6,6 +6,7 @@ exit_duration_in_mins.
     test_save_keys.py CUBOID"""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from fixtures import write_dataset  # noqa: E402
+from fixtures import on_small_disk, write_dataset  # noqa: E402
 
 CUBOID = os.path.abspath(sys.argv[1])
 RECIPE = """
@@ -108,6 +109,21 @@ def test_retain():
     assert steps("kept") == [2, 4, 5], steps("kept")
 
 
+def test_full_disk():
+    """The message has the bytes of the checkpoint, and those that are free without it. Nothing is left."""
+    os.mkdir("disk")
+    for command, elsewhere in [(words("full", "checkpoint.save=disk/a"), "set checkpoint.save to"),
+                               ([CUBOID, "checkpoint", "reshard", "base/checkpoints", "-o", "disk/a"], "use -o and")]:
+        small = on_small_disk("disk", "48k", ["sh", "-c", '"$@"; status=$?; find disk -name "step-*"; exit $status',
+                                              "sh", *command])
+        if small is None:
+            return
+        done = subprocess.run(small, capture_output=True, text=True, check=False, timeout=100)
+        assert done.returncode == 1 and "step-" not in done.stdout, done
+        assert re.search(r"cuboid: .*: No space left on device; about 99\.\d\d KiB needed, 4[048]\.00 KiB free in "
+                         rf"disk(/a)?; remove files there, or {elsewhere} a directory on another", done.stderr), done
+
+
 def wait_for(condition):
     for _ in range(2000):
         if condition():
@@ -152,6 +168,7 @@ with tempfile.TemporaryDirectory() as scratch:
         recipe.write(RECIPE)
     test_loading()
     test_finetune()
+    test_full_disk()
     test_retain()
     test_signals()
     os.chdir("/")

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import struct
+import subprocess
 
 
 def write_documents(prefix, documents):
@@ -35,3 +36,10 @@ def no_file_beyond(size):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     return limit
+
+
+def on_small_disk(folder, size, words):
+    """The command `words` with a tmpfs of `size` as `folder`, which exists; None if it cannot be mounted here."""
+    mount = ["unshare", "-Urm", "sh", "-c", f"mount -t tmpfs -o size={size} none {folder} && \"$@\"", "sh"]
+    can = subprocess.run([*mount, "true"], capture_output=True, check=False).returncode == 0
+    return [*mount, *words] if can else None

@@ -7,6 +7,7 @@
 #include "trainer/checkpoint/checkpoint_lock.h"
 #include "trainer/checkpoint/checkpoint_texts.h"
 #include "trainer/engine/agree.h"
+#include "trainer/files/disk_space.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -78,27 +79,43 @@ static enum status publish_together(struct checkpoint_saving *s)
     return status;
 }
 
-/* The reason of the failure, with the keys that determine the destination and the size. */
-static void explain(const struct rank_state *w, enum status status, struct text *out)
+/* Bytes of all tensors of a checkpoint. */
+static int64_t bytes_of_all(const struct rank_state *w)
 {
-    int64_t kept = w->run->recipe->checkpoint.keep_last;
-    text_add(out, "%s%s", status == IO_ERROR ? "checkpoint.save: " : "", fail_text());
-    if (status == IO_ERROR && kept > 0)
+    struct tensor_list list = {.replicated_count = 0};
+    struct shard whole;
+    int64_t bytes = 0;
+    if (tensor_list_create(w, &list) == OK)
+        for (int i = 0; i < tensor_list_count(&list); i++)
+            if (tensor_list_at(&list, i, &whole))
+                bytes += shard_elements(&whole) * (int64_t)safetensors_dtype_bytes(whole.dtype);
+    tensor_list_free(&list);
+    return bytes;
+}
+
+/* Appends the keys that determine the destination and the size. */
+static void explain(const struct rank_state *w, struct text *out)
+{
+    const struct recipe_checkpoint *recipe = &w->run->recipe->checkpoint;
+    disk_space_text(recipe->save, bytes_of_all(w), "set checkpoint.save to", out);
+    if (recipe->keep_last > 0)
         text_add(out, "; checkpoint.keep_last=%lld needs space for one more checkpoint during a save",
-                 (long long)kept);
-    else if (status == IO_ERROR)
+                 (long long)recipe->keep_last);
+    else
         text_add(out, "; checkpoint.keep_last=0 keeps all checkpoints");
 }
 
 /* Called when no rank is writing any more; keeps the reason of the failure. A folder that another run has
- * taken is left as it is. */
-static enum status abandon(struct rank_state *w, const struct save_ticket *ticket, enum status status)
+ * taken is left as it is. The free space is that without this checkpoint. */
+static enum status abandon(const struct rank_state *w, const struct save_ticket *ticket, enum status status)
 {
     struct text reason = {0};
-    explain(w, status, &reason);
+    text_add(&reason, "%s%s", status == IO_ERROR ? "checkpoint.save: " : "", fail_text());
     if (w->world->rank == 0 && checkpoint_lock_check(w->run->checkpoint_lock) == OK &&
         folder_abandon(w->run->recipe->checkpoint.save, ticket) != OK)
         print_line(stderr, "warning: %s", fail_text());
+    if (status == IO_ERROR)
+        explain(w, &reason);
     status = fail(status, "%s", reason.chars);
     text_free(&reason);
     return status;

@@ -2,6 +2,7 @@
 #include "trainer/files/output_folder.h"
 
 #include "base/file.h"
+#include "trainer/files/disk_space.h"
 #include "trainer/files/yaml.h"
 
 #include <errno.h>
@@ -101,5 +102,17 @@ enum status output_folder_write(const struct output_folder *output, const char *
     text_add(&path, "%s/%s", output->partial.chars, name);
     enum status status = file_write_atomic(path.chars, text_chars(text), text->length);
     text_free(&path);
+    return status;
+}
+
+enum status output_folder_explain(enum status status, const char *path, int64_t needed)
+{
+    struct text why = {0};
+    if (status != IO_ERROR)
+        return status;
+    text_add(&why, "%s", fail_text());
+    if (disk_space_text(path, needed, "use -o and", &why))
+        status = fail(status, "%s", why.chars);
+    text_free(&why);
     return status;
 }

@@ -22,6 +22,10 @@ MUST_USE enum status output_folder_finish(struct output_folder *output);
 /* Removes what is not finished, and releases the signals. Accepts {0}. */
 void output_folder_free(struct output_folder *output);
 
+/* After free: adds to the message of an IO_ERROR that the disk has fewer than `needed` bytes, if so. Returns
+ * `status`. */
+enum status output_folder_explain(enum status status, const char *path, int64_t needed);
+
 /* Writes a small file into the folder. */
 MUST_USE enum status output_folder_write(const struct output_folder *output, const char *name,
                                          const struct text *text);

@@ -156,7 +156,9 @@ static enum status rename_old_file(const struct metrics_file *file, int64_t firs
 
 static enum status cannot_write(const struct metrics_file *file)
 {
-    return fail(IO_ERROR, "logging.run_dir: %s: %s", file->path.chars, strerror(errno));
+    const bool full = errno == ENOSPC || errno == EDQUOT;
+    return fail(IO_ERROR, "logging.run_dir: %s: %s%s", file->path.chars, strerror(errno),
+                full ? "; remove files there, or set logging.run_dir to a directory on another disk" : "");
 }
 
 static enum status open_file(struct metrics_file *file, const struct metrics_file_config *config)

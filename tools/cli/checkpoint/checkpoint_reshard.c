@@ -345,6 +345,17 @@ static enum status reshard(struct reshard *r, const char *path, const char *cons
     return OK;
 }
 
+/* Bytes of all tensors. */
+static int64_t bytes_of_all(const struct manifest *m)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < m->tensor_count; i++) {
+        const struct manifest_tensor *tensor = &m->tensors[i];
+        bytes += tensor->dim[0] * tensor->dim[1] * (int64_t)safetensors_dtype_bytes(tensor->dtype);
+    }
+    return bytes;
+}
+
 int checkpoint_reshard(int argc, char **argv)
 {
     struct reshard r = {.out = NULL};
@@ -355,6 +366,7 @@ int checkpoint_reshard(int argc, char **argv)
     if (status == OK)
         status = reshard(&r, rest[0], rest + 1, count - 1);
     output_folder_free(&r.output);
+    status = output_folder_explain(status, r.out, bytes_of_all(&r.source.manifest));
     tensor_list_free(&r.tensors);
     params_free(&r.params);
     if (r.run.recipe != NULL)

@@ -297,8 +297,9 @@ enum status pretrained_export(const struct pretrained_export_options *options,
     result->tensors = e.tensors.count;
     result->files = e.file_count;
     result->dtype = safetensors_dtype_name(e.dtype);
-    for (int i = 0; status == OK && i < e.tensors.count; i++)
+    for (int i = 0; i < e.tensors.count; i++)
         result->bytes += exported_bytes(&e, i);
+    status = output_folder_explain(status, options->out, result->bytes);
     pretrained_tensors_free(&e.tensors);
     params_free(&e.params);
     checkpoint_source_close(&e.source);

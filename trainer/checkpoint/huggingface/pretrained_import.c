@@ -383,8 +383,9 @@ enum status pretrained_import(const char *folder, const char *out, struct proble
     struct text yaml = {0};
     enum status status = import(&m, warnings, &yaml);
     output_folder_free(&m.output);
+    describe(&m, result);
+    status = output_folder_explain(status, out, result->elements * (int64_t)safetensors_dtype_bytes(m.dtype));
     if (status == OK) {
-        describe(&m, result);
         result->model_yaml = yaml;
     } else {
         text_free(&yaml);
