@@ -5,6 +5,7 @@
 #include "base/text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -53,12 +54,30 @@ enum status status_of_input(enum status status)
     return status_exit(status) == 1 && status != NO_MEMORY ? BAD_DATA : status;
 }
 
+/* Replaces the middle of a message that is too long for `raw`: the reason and what to do are at its end. */
+static void shorten(const char *format, va_list args, size_t length, char raw[sizeof last_text])
+{
+    static const char gap[] = " ... ";
+    const size_t half = (sizeof last_text - sizeof gap) / 2;
+    char *whole = malloc(length + 1);
+    if (whole == NULL)
+        return; // the message remains without its end
+    vsnprintf(whole, length + 1, format, args);
+    memcpy(raw + half, gap, sizeof gap - 1);
+    memcpy(raw + half + sizeof gap - 1, whole + length - half, half + 1);
+    free(whole);
+}
+
 enum status fail(enum status status, const char *format, ...)
 {
     char raw[sizeof last_text]; // contains names and values from files and command lines
-    va_list args;
+    va_list args, again;
     va_start(args, format);
-    vsnprintf(raw, sizeof raw, format, args);
+    va_copy(again, args);
+    const int length = vsnprintf(raw, sizeof raw, format, args);
+    if (length >= (int)sizeof raw)
+        shorten(format, again, (size_t)length, raw);
+    va_end(again);
     va_end(args);
     text_printable(raw, last_text, sizeof last_text);
     return status;

@@ -128,6 +128,20 @@ Test(status, fail_escapes_control_sequences)
     cr_assert(strlen(fail_text()) < 2048 && strlen(fail_text()) % 4 == 0);
 }
 
+/* What is wrong and what to do follow the name. */
+Test(status, fail_keeps_the_end_of_a_long_message)
+{
+    char name[5000];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    (void)fail(BAD_USAGE, "a: %s: too long; use b", name);
+    const char *gap = strstr(fail_text(), "x ... x");
+    cr_assert(strncmp(fail_text(), "a: xxx", 6) == 0 && gap != NULL, "%s", fail_text());
+    cr_assert_not_null(strstr(gap, "xxx: too long; use b"), "%s", fail_text());
+    (void)fail(BAD_USAGE, "c: %s", fail_text());
+    cr_assert(strncmp(fail_text(), "c: a: xxx", 9) == 0 && strstr(fail_text(), "x: too long; use b") != NULL);
+}
+
 Test(text, nearest_name_suggests_the_intended_name)
 {
     const char *const names[] = {"tensor_parallel_size", "pipeline_parallel_size", "seed"};
