@@ -60,7 +60,10 @@ enum status folder_make(const char *path)
     }
     text_free(&part);
     struct stat info;
-    if (status == OK && (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)))
+    if (status == OK && stat(path, &info) != 0)
+        status = fail(IO_ERROR, "%s: %s", path,
+                      errno == ENOENT ? "a symbolic link to a folder that does not exist" : strerror(errno));
+    else if (status == OK && !S_ISDIR(info.st_mode))
         status = fail(IO_ERROR, "%s: not a folder", path);
     return status;
 }

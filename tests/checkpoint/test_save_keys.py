@@ -7,6 +7,7 @@ exit_duration_in_mins.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,6 +110,17 @@ def test_retain():
     assert steps("kept") == [2, 4, 5], steps("kept")
 
 
+def test_damaged():
+    """Files that are missing are reported once, and the newest checkpoint without damage is loaded."""
+    shutil.copytree("base/checkpoints", "broken")
+    os.remove("broken/step-00000006/recipe.yaml")
+    done = train("from-broken", "checkpoint.load=broken")
+    assert done.stderr.count("skipped: ") == 1 and "resumes from broken, step 5" in done.stdout, done
+    assert "broken/step-00000006/recipe.yaml: missing: not a complete checkpoint\n" in done.stderr, done.stderr
+    done = train("broken/step-00000005", "train.train_iters=7", status=2)
+    assert "logging.run_dir: broken/step-00000005 is a checkpoint" in done.stderr, done.stderr
+
+
 def test_full_disk():
     """The message has the bytes of the checkpoint, and those that are free without it. Nothing is left."""
     os.mkdir("disk")
@@ -168,6 +180,7 @@ with tempfile.TemporaryDirectory() as scratch:
         recipe.write(RECIPE)
     test_loading()
     test_finetune()
+    test_damaged()
     test_full_disk()
     test_retain()
     test_signals()

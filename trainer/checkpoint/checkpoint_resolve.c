@@ -68,6 +68,8 @@ enum status checkpoint_resolve(const char *path, char **out)
         status = checkpoint_find(folder.chars, &found);
     if (status == OK && found == NULL)
         status = refuse_folder(folder.chars);
+    else if (status == IO_ERROR)
+        status = fail(status, "%s; %s", fail_text(), fix_path);
     text_free(&folder);
     if (status == OK)
         *out = found;

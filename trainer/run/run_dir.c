@@ -82,7 +82,10 @@ static enum status refuse_empty(const char *load)
 {
     bool found = false;
     struct text inside = {0};
-    text_add(&inside, "%s/checkpoints", load);
+    int length = (int)strlen(load);
+    while (length > 0 && load[length - 1] == '/')
+        length--;
+    text_add(&inside, "%.*s/checkpoints", length, load);
     enum status status = holds(load, "checkpoints") ? has_checkpoint(inside.chars, &found) : OK;
     if (status == OK)
         status = fail(BAD_RECIPE,
@@ -241,20 +244,46 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
     return name_key(status, "checkpoint.save", "set checkpoint.save to a directory that can be read");
 }
 
-/* The step of the checkpoint in checkpoint.load; -1 if it cannot be read. */
+/* The step of the checkpoint in checkpoint.load; -1 if it cannot be read, which loading reports. */
 static int64_t step_of(const struct recipe *recipe)
 {
     const char *load = recipe->checkpoint.load;
-    char *path = NULL;
     struct manifest manifest = {0};
+    struct text folder = {0}, skipped = {0};
     int64_t step = -1;
     if (recipe->checkpoint.ckpt_step > 0)
         return recipe->checkpoint.ckpt_step;
-    if (checkpoint_resolve(load, &path) == OK && manifest_read(path, &manifest) == OK)
+    text_add(&folder, "%s%s", load, holds(load, "checkpoints") ? "/checkpoints" : "");
+    if (!holds(load, "manifest.json"))
+        (void)!folder_newest(folder.chars, INT64_MAX, &step, &skipped);
+    else if (manifest_read(load, &manifest) == OK)
         step = manifest.identity.step;
     manifest_free(&manifest);
-    free(path);
+    text_free(&folder);
+    text_free(&skipped);
     return step;
+}
+
+/* The files of a run would overwrite those of a checkpoint, or be mistaken for them. */
+static enum status refuse_checkpoint(const char *key, const char *folder)
+{
+    return holds(folder, "manifest.json")
+               ? fail(BAD_RECIPE,
+                      "%s: %s is a checkpoint, which a run must not change; set %s to another directory", key,
+                      folder, key)
+               : OK;
+}
+
+/* The folders in which the run writes. */
+static enum status check_own(const struct recipe *recipe)
+{
+    const char *folder = recipe->logging.run_dir, *save = recipe->checkpoint.save;
+    TRY(check_folder("logging.run_dir", folder));
+    TRY(refuse_checkpoint("logging.run_dir", folder));
+    if (save == NULL)
+        return OK;
+    TRY(check_folder("checkpoint.save", save));
+    return refuse_checkpoint("checkpoint.save", save);
 }
 
 enum status run_dir_check(const struct recipe *recipe, struct run_dir *out)
@@ -262,14 +291,13 @@ enum status run_dir_check(const struct recipe *recipe, struct run_dir *out)
     const char *folder = recipe->logging.run_dir, *load = recipe->checkpoint.load;
     bool named = load != NULL && !is_auto(recipe);
     *out = (struct run_dir){.newest = -1, .named = -1};
-    TRY(check_folder("logging.run_dir", folder));
-    if (recipe->checkpoint.save != NULL)
-        TRY(check_folder("checkpoint.save", recipe->checkpoint.save));
+    TRY(check_own(recipe));
     enum status status = find_newest(recipe, &out->newest);
     bool finetunes = recipe->checkpoint.finetune; // steps of the run and of `load` are unrelated
-    if (named && !finetunes)
-        out->named = step_of(recipe);
-    out->continues = load != NULL && out->newest > (named && !finetunes ? out->named : -1);
+    const int64_t step = named ? step_of(recipe) : -1;
+    if (!finetunes)
+        out->named = step;
+    out->continues = load != NULL && out->newest > out->named;
     if (status == OK && named && !out->continues)
         status = check_named(load, recipe->checkpoint.ckpt_step);
     if (status == OK)
@@ -277,7 +305,7 @@ enum status run_dir_check(const struct recipe *recipe, struct run_dir *out)
     if (status == OK && out->continues)
         text_add(&out->from, "saved step %lld in %s", (long long)out->newest, recipe->checkpoint.save);
     else if (status == OK && named)
-        text_add(&out->from, "saved step %lld in %s", (long long)step_of(recipe), load);
+        text_add(&out->from, "saved step %lld in %s", (long long)step, load);
     // Before its first checkpoint, an active run looks like one that has ended.
     return status != OK && is_active(folder) ? in_use_error(folder) : status;
 }

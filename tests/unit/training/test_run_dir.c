@@ -115,8 +115,20 @@ Test(run_dir, a_run_without_checkpoints_restarts)
     cr_assert_not_null(strstr(fail_text(),
                               ": not a checkpoint: contains neither manifest.json nor a complete step-... "
                               "directory; use auto, none or a checkpoint directory"));
-    leave(folder, "manifest.json"); // the folder itself is a checkpoint
+    char checkpoint[48];
+    snprintf(checkpoint, sizeof checkpoint, "%s/one", folder);
+    cr_assert_eq(folder_make(checkpoint), OK);
+    leave(checkpoint, "manifest.json"); // the folder itself is a checkpoint
+    recipe.checkpoint.load = checkpoint;
     cr_assert_eq(check(&recipe), OK);
+    recipe.checkpoint.save = checkpoint;
+    cr_assert_eq(check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(
+        strstr(fail_text(), "/one is a checkpoint, which a run must not change; set checkpoint.save"));
+    recipe.logging.run_dir = checkpoint; // whose recipe.yaml a run would replace
+    cr_assert_eq(check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(
+        strstr(fail_text(), "/one is a checkpoint, which a run must not change; set logging.run_dir"));
 }
 
 /* Before the first step, not at the first checkpoint. */

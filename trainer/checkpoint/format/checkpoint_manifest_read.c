@@ -46,6 +46,19 @@ static enum status take_text(const struct reader *r, const json_t *from, const c
     return OK;
 }
 
+/* A name that needs no escapes in JSON or in a shell. */
+static bool is_name(const char *text)
+{
+    return text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")] == 0;
+}
+
+static enum status take_name(const struct reader *r, const json_t *from, const char *key, char *out,
+                             size_t size)
+{
+    TRY(take_text(r, from, key, out, size));
+    return is_name(out) ? OK : lacks(r, key);
+}
+
 static enum status take_checksum(const struct reader *r, const json_t *from, const char *key, uint64_t *out)
 {
     char text[HEX_CHARS];
@@ -108,7 +121,7 @@ static enum status take_model(const struct reader *r, const json_t *root)
     json_object_foreach(model, name, value)
     {
         struct manifest_key *key = &r->out->model[r->out->model_count];
-        if (strlen(name) >= sizeof key->name)
+        if (strlen(name) >= sizeof key->name || !is_name(name))
             return lacks(r, "model");
         memcpy(key->name, name, strlen(name) + 1);
         TRY(take_text(r, model, name, key->value, sizeof key->value));
@@ -141,7 +154,7 @@ static enum status take_layout(const struct reader *r, const json_t *root)
         axis->degree = (int)degree;
         m->axis_count++;
     }
-    return take_text(r, m->version == 1 ? layout : root, "rank_order", m->rank_order, sizeof m->rank_order);
+    return take_name(r, m->version == 1 ? layout : root, "rank_order", m->rank_order, sizeof m->rank_order);
 }
 
 static enum status take_dtype(const struct reader *r, const json_t *tensor, struct shard *shard)
@@ -155,7 +168,7 @@ static enum status take_dtype(const struct reader *r, const json_t *tensor, stru
 static enum status take_whole(const struct reader *r, const json_t *tensor, struct shard *shard)
 {
     *shard = (struct shard){.dim = {1, 1}, .count = {1, 1}};
-    TRY(take_text(r, tensor, "name", shard->name, sizeof shard->name));
+    TRY(take_name(r, tensor, "name", shard->name, sizeof shard->name));
     size_t ndim = json_array_size(json_object_get(tensor, "shape"));
     if (ndim < 1 || ndim > SHARD_MAX_DIMS)
         return lacks(r, "shape");
@@ -338,11 +351,18 @@ static enum status check_own_checksum(const char *path, const struct text *text)
                 : fail(BAD_CHECKPOINT, "%s: its checksum does not match: corrupt, or edited by hand", path);
 }
 
+static enum status check_regular(const char *path, struct stat *info)
+{
+    if (stat(path, info) != 0)
+        return fail(BAD_CHECKPOINT, "%s: %s", path,
+                    errno == ENOENT ? "missing: not a complete checkpoint" : strerror(errno));
+    return S_ISREG(info->st_mode) ? OK : fail(BAD_CHECKPOINT, "%s: not a regular file", path);
+}
+
 static enum status check_size(const char *path, int64_t bytes)
 {
     struct stat info;
-    if (stat(path, &info) != 0)
-        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+    TRY(check_regular(path, &info));
     if (info.st_size != bytes)
         return fail(BAD_CHECKPOINT, "%s: %lld bytes, but the manifest has %lld", path,
                     (long long)info.st_size, (long long)bytes);
@@ -396,13 +416,8 @@ enum status manifest_read(const char *folder, struct manifest *out)
     struct text path = {0}, text = {0};
     *out = (struct manifest){0};
     text_add(&path, "%s/manifest.json", folder);
-    enum status status = OK;
     struct stat info;
-    if (stat(path.chars, &info) != 0)
-        status = fail(BAD_CHECKPOINT, "%s: %s", path.chars,
-                      errno == ENOENT ? "missing: not a complete checkpoint" : strerror(errno));
-    else if (!S_ISREG(info.st_mode))
-        status = fail(BAD_CHECKPOINT, "%s: not a regular file", path.chars);
+    enum status status = check_regular(path.chars, &info);
     if (status == OK)
         status = file_read(path.chars, &text);
     if (status == OK)
