@@ -208,8 +208,7 @@ int cmd_hang(int argc, char **argv)
     CHECK(files != NULL);
     enum status status = options_parse(argc, argv, options, 1, files, &count);
     if (status == OK && count != 1)
-        status = fail(BAD_USAGE, "cuboid hang needs one FILE, not %d; use cuboid hang RUN_DIR/hang-STEP.json",
-                      count);
+        status = fail(BAD_USAGE, "hang: %d files given; use cuboid hang RUN_DIR/hang-STEP.json", count);
     path = count > 0 ? files[0] : NULL;
     free(files);
     if (status == OK)

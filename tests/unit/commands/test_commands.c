@@ -495,6 +495,9 @@ Test(hang_command, reports_that_there_are_no_messages, .init = cr_redirect_stdou
         calls != NULL ? calls : output,
         "\ncalls of each communicator: the file has none\n\nrank 3: the last messages: the file has "
         "none (a node that did not answer has sent none)\n");
+    cr_redirect_stderr();
+    cr_expect_eq(run(cmd_hang, "hang a b"), 2);
+    cr_expect_stderr_eq_str("cuboid: hang: 2 files given; use cuboid hang RUN_DIR/hang-STEP.json\n");
     unlink("hang-1.json");
     cr_assert_eq(chdir("/"), 0);
     cr_assert_eq(rmdir(folder), 0);
