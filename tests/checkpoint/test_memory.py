@@ -232,6 +232,11 @@ def test_bad_input():
     train("other", "dp=2", "model.num_layers=1")
     expect(refused("bad", "dp=2", "checkpoint.load=other/checkpoints"), "other/checkpoints", "model.num_layers=1")
     assert not os.path.exists(MEMORY)
+    # Node b cannot be locked: node a, which is locked, is removed, too.
+    output = train("bad", *KEYS, "dp=2", status=1, LD_PRELOAD=LIBRARY, FAULT_FOLDER=f"{MEMORY}/b",
+                   FAULT_NAME="owner.json", FAULT_KIND="nospace", FAULT_CALL="1")
+    expect(output, f"checkpoint.memory_dir: {MEMORY}/b/owner.json: No space left on device; set checkpoint.memory_dir")
+    assert not os.path.exists(MEMORY)
     killed("first", "dp=2", nodes="a,b", lost=[])
     expect(refused("second", "dp=2"), f"checkpoint.memory_dir: {MEMORY}/a", "another run", "use another directory")
     os.remove(f"{MEMORY}/a/step-00000002/rank-00001.safetensors")

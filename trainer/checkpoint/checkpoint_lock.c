@@ -26,6 +26,7 @@ struct checkpoint_lock {
     struct lock_owner self;
     int fd;       // of SAVE/owner.lock; -1: none
     bool flocked; // owner.lock is locked
+    bool created; // this run has created it
     int64_t renew_ms, expires_ms;
     atomic_bool lost;
     bool renews; // the renewal thread is running
@@ -282,7 +283,11 @@ static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
     struct text path = {0};
     struct lock_owner owner;
     text_add(&path, "%s/owner.lock", l->save.chars);
-    l->fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+    l->fd = open(path.chars, flags | O_EXCL, 0666);
+    l->created = l->fd >= 0;
+    if (l->fd < 0 && errno == EEXIST)
+        l->fd = open(path.chars, flags, 0666);
     enum status status =
         l->fd >= 0       ? OK
         : errno == ELOOP ? fail(BAD_RECIPE, "%s: %s is a symbolic link; remove it", l->key.chars, path.chars)
@@ -325,12 +330,18 @@ enum status checkpoint_lock_acquire(const struct checkpoint_lock_options *option
         *out = l;
         return OK;
     }
-    struct text why = {0};
-    text_add(&why, "%s%s%s", status == IO_ERROR ? l->key.chars : "", status == IO_ERROR ? ": " : "",
-             fail_text());
+    if (status == IO_ERROR)
+        status = fail(status, "%s: %s; set %s to a directory that can be written", l->key.chars, fail_text(),
+                      l->key.chars);
+    struct text why = {0}, path = {0};
+    text_add(&why, "%s", fail_text());
+    text_add(&path, "%s/owner.lock", l->save.chars);
+    if (l->created && l->flocked)
+        (void)unlink(path.chars);
     checkpoint_lock_release(l);
     status = fail(status, "%s", why.chars);
     text_free(&why);
+    text_free(&path);
     return status;
 }
 

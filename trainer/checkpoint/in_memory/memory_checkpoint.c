@@ -322,9 +322,9 @@ static bool has_other_files(const char *path)
 
 void memory_checkpoints_undo(struct memory_checkpoints *m)
 {
-    if (m == NULL || m->lock == NULL || has_other_files(m->folder.chars))
+    if (m == NULL)
         return;
-    for (int i = 0; i < MEMORY_RECORDS; i++) {
+    for (int i = 0; i < MEMORY_RECORDS && m->lock != NULL && !has_other_files(m->folder.chars); i++) {
         struct text path = {0};
         text_add(&path, "%s/%s", m->folder.chars, records[i]);
         if (!m->had[i])
