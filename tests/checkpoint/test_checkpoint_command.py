@@ -157,6 +157,12 @@ def test_damage():
     assert "inspect: 2 arguments given; use" in command("inspect", "a", "tp=2", status=2).stderr
     assert "cuboid: checkpoint inspect: unknown option --bogus; " in command("inspect", "--bogus", status=2).stderr
     assert "diff: 1 checkpoint given; use" in command("diff", "a", status=2).stderr
+    os.rename("changed/data.json", "data.json")
+    os.mkdir("changed/data.json")
+    assert "cuboid: changed/data.json: is a folder" in command("reshard", "changed", "-o", "x", status=2).stderr
+    assert not glob.glob("x*"), os.listdir()
+    assert "/proc/x: No such file or directory; use -o and a name in a folder that can be written" in \
+        command("reshard", "a", "-o", "/proc/x/y", status=2).stderr
     os.rename("changed/manifest.json", "changed/manifest")
     shutil.copytree("changed", "step-00000003")
     error = command("inspect", "step-00000003", status=2).stderr

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char elsewhere[] = "; use -o and a name in a folder that can be written";
+
 enum status output_folder_check(const char *path)
 {
     struct stat info;
@@ -35,7 +37,9 @@ static enum status make_parents(const char *path)
     text_add_bytes(&parents, path, (size_t)(slash - path));
     enum status status = folder_make(parents.chars);
     text_free(&parents);
-    return status == OK ? OK : fail(BAD_USAGE, "-o %s: cannot create its parent: %s", path, fail_text());
+    return status == OK
+               ? OK
+               : fail(BAD_USAGE, "-o %s: cannot create its parent: %s%s", path, fail_text(), elsewhere);
 }
 
 enum status output_folder_begin(const char *path, struct output_folder *out)
@@ -51,7 +55,7 @@ enum status output_folder_begin(const char *path, struct output_folder *out)
     if (mkdir(partial.chars, 0777) != 0)
         status = fail(errno == ENOSPC || errno == EDQUOT ? IO_ERROR : BAD_USAGE,
                       "-o %s: cannot create %s: %s%s", path, partial.chars, strerror(errno),
-                      errno == EEXIST ? "; remove it, if no other program is writing there" : "");
+                      errno == EEXIST ? "; remove it, if no other program is writing there" : elsewhere);
     if (status == OK)
         out->partial = partial;
     else

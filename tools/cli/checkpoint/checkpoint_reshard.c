@@ -266,7 +266,7 @@ static enum status copy_file(const struct reshard *r, const char *name)
     text_add(&from, "%s/%s", r->folder, name);
     enum status status = OK;
     if (access(from.chars, F_OK) == 0)
-        status = file_read(from.chars, &bytes);
+        status = status_of_input(file_read(from.chars, &bytes));
     if (status == OK && bytes.length > 0)
         status = output_folder_write(&r->output, name, &bytes);
     text_free(&from);
