@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/file.h"
 
+#include "base/machine.h"
 #include "base/progress.h"
 
 #include <dirent.h>
@@ -70,7 +71,7 @@ enum status file_temporary_create(const char *path, struct file_temporary *out)
 #define MADV_COLLAPSE 25
 #endif
 
-enum { HUGE_PAGE_BYTES = 1 << 21, STAT_BLOCK_BYTES = 512 };
+enum { STAT_BLOCK_BYTES = 512 };
 
 void file_temporary_expect(struct file_temporary *file, int64_t bytes)
 {
@@ -144,7 +145,8 @@ bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t
         const ssize_t put = pwrite(file->fd, at, length, (off_t)offset);
         if (put < 0 && errno == EINTR)
             continue;
-        if (put < 0 && errno == EINVAL && file->is_direct) { // other multiples are needed here
+        // Other multiples are needed here, or the disk cannot reach this memory.
+        if (put < 0 && (errno == EINVAL || errno == EFAULT) && file->is_direct) {
             file->past_cache = false;
             continue;
         }

@@ -10,13 +10,13 @@
 #include "kernels/cpu/device_cpu.h"
 
 #include "base/clock.h"
+#include "base/machine.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/host.h"
 #include "kernels/cpu/host_marks.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 struct cpu_stream {
     struct cpu_stream *next; // list of the device's streams
@@ -38,22 +38,14 @@ static struct cpu_device *device_of(struct stream *stream)
     return stream->device->state;
 }
 
-/* Asks for huge pages, as far as a block fills them: address translation takes about a tenth of a step with
- * small ones. (On a virtual machine that returns free memory to its host, their first touch is slower, 1.2 s
- * for 1 GB instead of 0.7 s.) */
+/* With small pages address translation takes about a tenth of a step. (On a virtual machine that returns free
+ * memory to its host, the first touch of huge ones is slower, 1.2 s for 1 GB instead of 0.7 s.) */
 static enum status cpu_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
-    enum { HUGE_PAGE_BYTES = 1 << 21 };
-    const size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 64;
-    const size_t huge_bytes = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     (void)part;
     (void)device;
-    // (Not aligned_alloc(), which may demand a multiple of the alignment.)
-    if (posix_memalign(out, align, bytes) != 0)
-        return NO_MEMORY;
-    if (huge_bytes > 0)
-        (void)madvise(*out, huge_bytes, MADV_HUGEPAGE); // a kernel without them gives small ones
-    return OK;
+    *out = huge_pages_alloc(bytes);
+    return *out != NULL ? OK : NO_MEMORY;
 }
 
 static void cpu_free(struct device *device, enum part part, void *data, size_t bytes)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Values are read a band of rows at a time, through one small host buffer. */
+/* Values are written a band of rows at a time, through one small host buffer where they have padding or lie
+ * in the memory of a device. */
 #include "trainer/checkpoint/checkpoint_job.h"
 
 #include <stdlib.h>
@@ -216,7 +217,19 @@ static enum status copy_staged(struct save_job *job)
 
 /* ---- writing ---- */
 
-/* Writes the rows of one shard before `end` without padding, a band of rows at a time. */
+/* Writes a band of rows of a shard without padding. */
+static enum status write_band(struct save_job *job, const struct slice *band, const char *source, size_t each)
+{
+    const size_t bytes = (size_t)slice_count(band) * each;
+    const size_t padded_bytes = (size_t)(band->count[0] * band->padded[1]) * each;
+    if (job->is_host_memory && bytes == padded_bytes)
+        return checkpoint_writer_append(job->writer, source, bytes);
+    TRY(to_host(job, job->host, source, padded_bytes));
+    shard_remove_padding(band, job->host, each);
+    return checkpoint_writer_append(job->writer, job->host, bytes);
+}
+
+/* Writes the rows of one shard before `end`. */
 static enum status write_rows(struct save_job *job, int index, int64_t end)
 {
     const struct slice *slice = &job->slices[index];
@@ -227,10 +240,7 @@ static enum status write_rows(struct save_job *job, int index, int64_t end)
         rank_context_set_action("save");
         atomic_fetch_add(&job->parts, 1);
         band.count[0] = end - row < rows ? end - row : rows;
-        size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * each;
-        TRY(to_host(job, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));
-        shard_remove_padding(&band, job->host, each);
-        TRY(checkpoint_writer_append(job->writer, job->host, (size_t)slice_count(&band) * each));
+        TRY(write_band(job, &band, source + (size_t)(row * band.padded[1]) * each, each));
     }
     return OK;
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/files/file_window.h"
 
+#include "base/machine.h"
+
 #include <linux/magic.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/vfs.h>
 
-enum { HUGE_PAGE_BYTES = 1 << 21, WINDOW_BYTES = 4 * HUGE_PAGE_BYTES };
+enum { WINDOW_BYTES = 4 * HUGE_PAGE_BYTES };
 enum { RESERVED_BYTES = WINDOW_BYTES + HUGE_PAGE_BYTES };
 
 bool file_window_move(struct file_window *w, int fd, int64_t file_bytes, int64_t from)

@@ -340,3 +340,77 @@ Test(checkpoint, a_path_is_a_checkpoint_or_a_folder_of_them, .init = silence)
                      "directory; use a checkpoint, a directory of checkpoints or a run directory");
     leave(folder);
 }
+
+/* ---- the file of a rank ---- */
+
+enum { DATA_BYTES = 9 * CHECKPOINT_BLOCK_BYTES + 12, MAX_PIECES = 4 };
+
+struct pieces { // the last takes the rest; from where in its memory each begins
+    bool past_cache;
+    size_t bytes[MAX_PIECES], skipped;
+};
+
+/* Writes `data` in pieces, of which the first begins `skipped` bytes after the beginning of a page; reads the
+ * file back, verified, into `back`. Returns the checksum of its header, with the checksums of all blocks. */
+static uint64_t write_pieces(const unsigned char *data, const struct pieces *pieces, unsigned char *back)
+{
+    static const struct save_identity identity = {
+        .run = "0123456789abcdef0123456789abcdef", .save = "0123456789abcdef", .step = 1};
+    static const struct shard shard = {.name = "a",
+                                       .dtype = SAFETENSORS_F32,
+                                       .ndim = 1,
+                                       .dim = {DATA_BYTES / 4, 1},
+                                       .count = {DATA_BYTES / 4, 1}};
+    struct checkpoint_writer *writer = NULL;
+    struct checkpoint_file *file = NULL;
+    unsigned char *memory = aligned_alloc(4096, 4096 + (DATA_BYTES + 4095) / 4096 * 4096);
+    const unsigned char *at = memcpy(memory + pieces->skipped, data, DATA_BYTES);
+    cr_assert_eq(checkpoint_writer_create("file", &identity, &shard, 1, &writer), OK, "%s", fail_text());
+    if (pieces->past_cache)
+        checkpoint_writer_pass_cache(writer);
+    for (size_t i = 0, done = 0; done < DATA_BYTES; i++) {
+        const size_t take = i < MAX_PIECES && pieces->bytes[i] > 0 ? pieces->bytes[i] : DATA_BYTES - done;
+        cr_assert_eq(checkpoint_writer_append(writer, at + done, take), OK, "%s", fail_text());
+        done += take;
+    }
+    cr_assert_eq(checkpoint_writer_finish(writer), OK, "%s", fail_text());
+    const uint64_t checksum = checkpoint_writer_checksum(writer);
+    checkpoint_writer_destroy(writer);
+    free(memory);
+    cr_assert_eq(checkpoint_file_open("file", CHECKPOINT_VERSION, &file), OK, "%s", fail_text());
+    cr_assert_eq(
+        checkpoint_file_read(file, safetensors_find(checkpoint_file_tensors(file), "a"), 0, DATA_BYTES, back),
+        OK, "%s", fail_text());
+    checkpoint_file_close(file);
+    return checksum;
+}
+
+Test(checkpoint_file, is_the_same_however_its_data_is_appended)
+{
+    enum { BLOCK = CHECKPOINT_BLOCK_BYTES };
+    static const struct pieces cases[] = {
+        {false, {100}, 0}, // each block through the buffer
+        {false, {BLOCK}, 8},
+        {false, {BLOCK - 1, 1, 2 * BLOCK + 1}, 4},
+        {true, {0}, 0},
+        {true, {0}, 64},
+        {true, {5 * BLOCK + 3, BLOCK - 3, 3 * BLOCK}, 0},
+        {true, {BLOCK, 4 * BLOCK, 4096, BLOCK - 4096}, 0},
+    };
+    char folder[32];
+    unsigned char *data = malloc(DATA_BYTES), *back = calloc(1, DATA_BYTES);
+    uint64_t first = 0;
+    enter(folder);
+    for (size_t i = 0; i < DATA_BYTES; i++)
+        data[i] = (unsigned char)(i * 7 % 251 + i / 4096);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint64_t checksum = write_pieces(data, &cases[i], back);
+        first = i == 0 ? checksum : first;
+        cr_expect_eq(checksum, first, "case %zu has other checksums", i);
+        cr_expect_eq(memcmp(back, data, DATA_BYTES), 0, "case %zu has other data", i);
+        memset(back, 0, DATA_BYTES);
+    }
+    free(data);
+    free(back);
+    leave(folder);
+}
