@@ -32,7 +32,7 @@ static int64_t blocks_of(int64_t bytes)
 /* ---- writing ---- */
 
 /* Blocks written at once. In huge pages a disk takes them in one request: on a virtual machine whose disk is
- * served by its host, 1 GB takes 0.2 s of all cores, and 1.0 s in requests of 1 MiB from small pages
+ * served by its host, 1 GB takes 0.4 to 0.9 s of a core, and 1.6 to 2.2 s in requests from small pages
  * (tools/benchmarks/write_cost.py). */
 enum { WRITE_BYTES = 2 * HUGE_PAGE_BYTES };
 _Static_assert(WRITE_BYTES % CHECKPOINT_BLOCK_BYTES == 0, "a block is written in two parts");
