@@ -121,6 +121,17 @@ def test_damaged():
     assert "logging.run_dir: broken/step-00000005 is a checkpoint" in done.stderr, done.stderr
 
 
+def test_blocked():
+    """A folder has the name of a file of the run directory."""
+    fix = "not a regular file; remove it, or set logging.run_dir to another directory"
+    for name, status, error in [("recipe.yaml", 1, fix), ("run.json", 2, "is a folder"), ("metrics.jsonl", 1, fix)]:
+        os.remove(f"from-broken/{name}")
+        os.mkdir(f"from-broken/{name}")
+        done = train("from-broken", "train.train_iters=7", status=status)
+        assert f"cuboid: logging.run_dir: from-broken/{name}: {error}" in done.stderr, done.stderr
+        os.rmdir(f"from-broken/{name}")
+
+
 def test_full_disk():
     """The message has the bytes of the checkpoint, and those that are free without it. Nothing is left."""
     os.mkdir("disk")
@@ -181,6 +192,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_loading()
     test_finetune()
     test_damaged()
+    test_blocked()
     test_full_disk()
     test_retain()
     test_signals()

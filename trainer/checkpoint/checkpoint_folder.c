@@ -469,10 +469,15 @@ static enum status find_newest(const char *save, int64_t below, int64_t *step, s
             text_add(skipped, "skipped: ");
             text_add_printable(skipped, where->chars, where->length);
             text_add(skipped, ": its save was not finished\n");
-        } else if (check_complete(save, where->chars, entry->step, manifest) == OK)
+            continue;
+        }
+        const enum status complete = check_complete(save, where->chars, entry->step, manifest);
+        if (complete == OK)
             found = entry->step;
         else if (manifest->is_newer)
             status = refuse_newer();
+        else if (complete == IO_ERROR) // not damaged: an older one must not be used in its place
+            status = complete;
         else
             text_add(skipped, "skipped: %s\n", fail_text());
     }

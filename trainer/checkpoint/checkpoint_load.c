@@ -288,6 +288,11 @@ static enum status load_own(struct rank_state *w, struct memory_checkpoints *mem
             *out = path.chars;
         else
             text_free(&path);
+        if (status == IO_ERROR)
+            return fail(status,
+                        "checkpoint.save: %s; make it readable, or start a new run with another "
+                        "logging.run_dir",
+                        fail_text());
         below = step;
     }
     return status;

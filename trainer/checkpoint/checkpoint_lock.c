@@ -253,6 +253,16 @@ static bool is_inside(const char *folder, const char *run_dir)
     return strncmp(folder, run_dir, length) == 0 && folder[length] == '/';
 }
 
+/* Names the key of the run directory, not that of the folder that is locked. */
+static enum status of_run_dir(enum status status)
+{
+    return status != IO_ERROR ? status
+                              : fail(BAD_RECIPE,
+                                     "logging.run_dir: %s; set logging.run_dir to a directory that can be "
+                                     "written",
+                                     fail_text());
+}
+
 /* The folder and logging.run_dir share one identity; that of the run directory is written first. If that
  * record is lost, checkpoints inside the run directory are its own. */
 static enum status agree_on_run(const struct checkpoint_lock *l, const char *run_dir)
@@ -261,16 +271,16 @@ static enum status agree_on_run(const struct checkpoint_lock *l, const char *run
     TRY(run_record_read(l->save.chars, &folder));
     if (run_dir == NULL)
         return OK;
-    TRY(run_record_read(run_dir, &run));
+    TRY(of_run_dir(run_record_read(run_dir, &run)));
     if (folder.run[0] != 0 && run.run[0] == 0 && is_inside(l->save.chars, run_dir)) {
         memcpy(run.run, folder.run, sizeof run.run);
-        return run_record_write(run_dir, &run);
+        return of_run_dir(run_record_write(run_dir, &run));
     }
     if (folder.run[0] != 0)
         return strcmp(folder.run, run.run) == 0 ? OK : of_another_run(l, run_dir);
     if (run.run[0] == 0) {
         TRY(random_hex(run.run, RUN_CHARS - 1));
-        TRY(run_record_write(run_dir, &run));
+        TRY(of_run_dir(run_record_write(run_dir, &run)));
     }
     memcpy(folder.run, run.run, sizeof run.run);
     return run_record_write(l->save.chars, &folder);

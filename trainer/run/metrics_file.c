@@ -2,6 +2,7 @@
 #include "trainer/run/metrics_file.h"
 
 #include "base/file.h"
+#include "trainer/run/run_dir.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -164,11 +165,11 @@ static enum status cannot_write(const struct metrics_file *file)
 static enum status open_file(struct metrics_file *file, const struct metrics_file_config *config)
 {
     struct stat info;
-    if (config->continues && config->first_step > 1)
-        TRY(trim(file, config->first_step));
-    else if (stat(file->path.chars, &info) == 0)
-        TRY(config->continues ? trim(file, config->first_step)
-                              : rename_old_file(file, config->first_step, info.st_size));
+    const bool exists = stat(file->path.chars, &info) == 0;
+    if (config->continues && (exists || config->first_step > 1))
+        TRY(run_dir_explain(trim(file, config->first_step), file->path.chars));
+    else if (exists)
+        TRY(rename_old_file(file, config->first_step, info.st_size));
     file->fd = open(file->path.chars, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (file->fd < 0 || fstat(file->fd, &info) != 0)
         return cannot_write(file);

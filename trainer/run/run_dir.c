@@ -202,7 +202,8 @@ static enum status refuse_other_save(const struct recipe *recipe)
     int64_t step = -1;
     struct text usual = {0}, skipped = {0};
     text_add(&usual, "%s/checkpoints", recipe->logging.run_dir);
-    enum status status = folder_newest(usual.chars, INT64_MAX, &step, &skipped);
+    enum status status = name_key(folder_newest(usual.chars, INT64_MAX, &step, &skipped), "logging.run_dir",
+                                  "make it readable, or set logging.run_dir to another directory");
     if (status == OK && step >= 0)
         status =
             fail(BAD_RECIPE,
@@ -241,7 +242,8 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
         return OK;
     enum status status = folder_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
     text_free(&skipped); // loading reports it
-    return name_key(status, "checkpoint.save", "set checkpoint.save to a directory that can be read");
+    return name_key(status, "checkpoint.save",
+                    "make it readable, or set checkpoint.save to another directory");
 }
 
 /* The step of the checkpoint in checkpoint.load; -1 if it cannot be read, which loading reports. */
@@ -341,22 +343,40 @@ enum status run_dir_claim(const struct recipe *recipe, int *descriptor)
     return status;
 }
 
+enum status run_dir_explain(enum status status, const char *path)
+{
+    struct stat info;
+    if (status != IO_ERROR)
+        return status;
+    if (lstat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return fail(
+            status,
+            "logging.run_dir: %s: not a regular file; remove it, or set logging.run_dir to another directory",
+            path);
+    return fail(status, "logging.run_dir: %s; set logging.run_dir to a directory that can be written",
+                fail_text());
+}
+
+static enum status write_text(const struct recipe *recipe, const char *name, const struct text *text)
+{
+    struct text path = {0};
+    text_add(&path, "%s/%s", recipe->logging.run_dir, name);
+    enum status status =
+        run_dir_explain(file_write_atomic(path.chars, text->chars, text->length), path.chars);
+    text_free(&path);
+    return status;
+}
+
 enum status run_dir_write_recipe(const struct recipe *recipe)
 {
-    struct text path = {0}, resolved = {0};
-    text_add(&path, "%s/recipe.yaml", recipe->logging.run_dir);
+    struct text resolved = {0};
     recipe_resolved_text(recipe, &resolved);
-    enum status status = file_write_atomic(path.chars, resolved.chars, resolved.length);
-    text_free(&path);
+    enum status status = write_text(recipe, "recipe.yaml", &resolved);
     text_free(&resolved);
     return status;
 }
 
 enum status run_dir_write_choices(const struct recipe *recipe, const struct text *choices)
 {
-    struct text path = {0};
-    text_add(&path, "%s/choices.txt", recipe->logging.run_dir);
-    enum status status = file_write_atomic(path.chars, choices->chars, choices->length);
-    text_free(&path);
-    return status;
+    return write_text(recipe, "choices.txt", choices);
 }

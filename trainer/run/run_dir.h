@@ -25,6 +25,9 @@ MUST_USE enum status run_dir_check(const struct recipe *recipe, struct run_dir *
  * appear before the first save. */
 MUST_USE enum status run_dir_claim(const struct recipe *recipe, int *descriptor);
 
+/* After a failure to read or write a file of the folder: names the key, and what to do. */
+enum status run_dir_explain(enum status status, const char *path);
+
 /* Writes choices.txt: the kernels selected by the device at run time (device_choices()). */
 MUST_USE enum status run_dir_write_choices(const struct recipe *recipe, const struct text *choices);
 

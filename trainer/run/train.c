@@ -66,6 +66,9 @@ static enum status load_named(struct session *s, const char *path)
         w->step = w->skipped = w->sample_offset = 0;
         w->loss_scale = loss_scale_of(w->run->recipe);
     }
+    if (status == IO_ERROR)
+        return fail(status, "checkpoint.load: %s; use auto, none or a checkpoint that can be read",
+                    fail_text());
     if (status != BAD_CHECKPOINT && status != WRONG_CHECKPOINT)
         return status;
     return fail(status, "checkpoint.load: %s%s", fail_text(),

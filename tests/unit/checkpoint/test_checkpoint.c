@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/checkpoint_source.h"
 
 #include <fcntl.h>
+#include <sys/wait.h>
 
 static void expect_found(const char *save, const char *expected)
 {
@@ -311,6 +312,29 @@ Test(checkpoint, a_damaged_record_is_replaced, .init = silence)
     }
     cr_expect_str_eq(list("precious", &names), "manifest.json");
     text_free(&names);
+    leave(folder);
+}
+
+/* A checkpoint that this user may not read is not damaged: no older one is used in its place. */
+Test(checkpoint, one_that_cannot_be_read_is_not_skipped, .init = silence)
+{
+    enum { NOBODY = 65534 };
+    char folder[32], *found = NULL;
+    int status = -1;
+    enter(folder);
+    save_one("s", 1);
+    save_one("s", 2);
+    cr_assert(chmod(".", 0755) == 0 && chmod("s/step-00000002/manifest.json", 0) == 0);
+    const pid_t child = fork();
+    if (child == 0) { // root may read everything
+        if (geteuid() == 0 && setuid(NOBODY) != 0)
+            _exit(0);
+        const bool right = checkpoint_find("s", &found) == IO_ERROR &&
+                           strcmp(fail_text(), "s/step-00000002/manifest.json: Permission denied") == 0;
+        _exit(right ? 0 : 1);
+    }
+    cr_expect(waitpid(child, &status, 0) == child && status == 0);
+    cr_assert_eq(chmod("s/step-00000002/manifest.json", 0644), 0);
     leave(folder);
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct reader {
     const char *path;
@@ -354,7 +355,7 @@ static enum status check_own_checksum(const char *path, const struct text *text)
 static enum status check_regular(const char *path, struct stat *info)
 {
     if (stat(path, info) != 0)
-        return fail(BAD_CHECKPOINT, "%s: %s", path,
+        return fail(errno == EACCES ? IO_ERROR : BAD_CHECKPOINT, "%s: %s", path,
                     errno == ENOENT ? "missing: not a complete checkpoint" : strerror(errno));
     return S_ISREG(info->st_mode) ? OK : fail(BAD_CHECKPOINT, "%s: not a regular file", path);
 }
@@ -418,8 +419,10 @@ enum status manifest_read(const char *folder, struct manifest *out)
     text_add(&path, "%s/manifest.json", folder);
     struct stat info;
     enum status status = check_regular(path.chars, &info);
-    if (status == OK)
-        status = file_read(path.chars, &text);
+    if (status == OK && access(path.chars, R_OK) != 0 && errno == EACCES) // not damaged
+        status = fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
+    else if (status == OK)
+        status = file_read(path.chars, &text) == OK ? OK : BAD_CHECKPOINT; // with the same message
     if (status == OK)
         status = parse(path.chars, &text, out);
     if (status == OK)
