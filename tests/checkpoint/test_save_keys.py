@@ -27,6 +27,13 @@ data: {train: text}
 cluster: {threads_per_rank: 1}
 checkpoint: {save_interval: 1, keep_last: 0}
 """
+OTHER_MODEL = ["model.num_layers=3", "model.hidden_size=16", "model.num_attention_heads=4", "model.ffn_hidden_size=48",
+               "model.vocab_size=500", "model.position_embedding_type=rope", "model.add_bias_linear=false",
+               "model.norm_epsilon=1e-6", "model.normalization=RMSNorm", "model.activation=swiglu",
+               "model.tie_word_embeddings=false", "model.rotary_base=500000", "model.rotary_percent=0.5",
+               "model.rotary_interleaved=true", "model.use_rope_scaling=true", "model.rope_scaling_factor=4",
+               "model.block_type=parallel", "model.attn_logit_softcapping=30", "model.final_logit_softcapping=20",
+               "model.window_size=4"]
 
 
 def words(name, *keys):
@@ -95,6 +102,10 @@ def test_finetune():
              "has 3; set model.num_layers=1, or another logging.run_dir or checkpoint.load")]:
         done = train("refused", "checkpoint.load=base/checkpoints", "checkpoint.finetune=true", key, status=2)
         assert done.stderr.endswith(f"{error}\n"), done.stderr
+    # All keys of another model and the fix, also from another rank than the one that prints it.
+    done = train("refused", "dp=2", "checkpoint.load=base/checkpoints", *OTHER_MODEL, status=2)
+    assert len(done.stderr) > 1200 and all(f"{key.split('=')[0]}=" in done.stderr for key in OTHER_MODEL), done.stderr
+    assert done.stderr.endswith(", or another logging.run_dir or checkpoint.load\n"), done.stderr
     single = "base/checkpoints/step-00000006"
     for load, error in [
             ("nowhere", "nowhere: No such file or directory; use auto, none or a checkpoint directory"),

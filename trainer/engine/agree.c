@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { NOTE_INTS = 256 }; // a status, and a reason of up to 1019 characters
+enum { NOTE_INTS = 512 }; // a status, and the whole reason of fail()
 
 /* Reduces through device memory, as all communication does. */
 static enum status reduce_max(struct rank_state *w, const struct buffer *buffer, double *values, int count)

@@ -339,7 +339,7 @@ struct rank_thread {
     pthread_t thread;
     bool ended;
     enum status status;
-    char text[1024];
+    char text[2048];
     struct rank_context who; // what it was doing when it ended
 };
 

@@ -460,7 +460,7 @@ static bool end_wait(struct mpi_world *w, MPI_Request *request, int limit_ms)
  * rank exits, and its launcher ends the others. */
 static enum status end_together(struct mpi_world *w, struct world *world, enum status status)
 {
-    char text[1024] = "";
+    char text[2048] = "";
     snprintf(text, sizeof text, "%s", status == OK ? "" : fail_text());
     int *all = calloc((size_t)world->size, sizeof *all), mine = (int)status;
     MPI_Request request;

@@ -166,7 +166,7 @@ static enum status barrier_store(struct comm *comm, struct stream *stream)
 /* How a rank has ended. */
 struct end {
     int32_t status;
-    char text[1020];
+    char text[2044];
 };
 
 static enum status get_end(struct store *store, int rank, double limit_s, struct end *out)
