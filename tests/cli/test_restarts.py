@@ -27,16 +27,25 @@ data: {train: text, split: "1"}
 checkpoint: {save_interval: 40}
 cluster: {threads_per_rank: 1}
 """
+# Waits and counts lines without starting a process for each: that would take more time than the runs.
+POLLING = """#!/bin/bash
+exec {never}<> <(:)
+nap() { read -rt 0.004 -u $never; }
+lines_of() {
+    steps=()
+    [ ! -e $1 ] || mapfile -t steps <$1
+}
+"""
 # Starts a run, and kills it after 100, 200 and 300 steps.
-FLAKY = """#!/bin/bash
+FLAKY = POLLING + """
 run=$1; shift
 [[ " $* " != *" doctor "* ]] || exec "$@"
 turn=$(cat $run.turn 2>/dev/null || echo 0)
 echo $((turn + 1)) >$run.turn
 [ $turn -lt 3 ] || exec "$@"
 "$@" &
-while kill -0 $! && { [ ! -e $run/metrics.jsonl ] || [ $(wc -l <$run/metrics.jsonl) -lt $((turn * 100 + 100)) ]; }; do
-    sleep 0.002
+while kill -0 $! && lines_of $run/metrics.jsonl && [ ${#steps[@]} -lt $((turn * 100 + 100)) ]; do
+    nap
 done 2>/dev/null
 pkill -KILL -P $! 2>/dev/null
 kill -KILL $!
@@ -44,19 +53,19 @@ wait $!
 """
 # Fails before the first step, is killed between two saves, fails again, and trains. The run is stopped while its steps
 # are counted: a kill right after a save would lose none.
-LATE = """#!/bin/bash
+LATE = POLLING + """
 echo x >>late.turns
 case $(wc -l <late.turns) in
 1) echo 'cuboid: no such host' >&2; exit 1 ;;
 2) "$@" &
-    steps=0
-    until [ $steps -ge 60 ] && [ $((steps % 40)) -ne 0 ]; do
+    lines_of late.run/metrics.jsonl
+    until [ ${#steps[@]} -ge 60 ] && [ $((${#steps[@]} % 40)) -ne 0 ]; do
         kill -CONT $!
-        sleep 0.002
+        nap
         kill -STOP $!
-        until grep -q '^State:.[TZ]' /proc/$!/status; do :; done
-        ! grep -q '^State:.Z' /proc/$!/status || break
-        [ ! -e late.run/metrics.jsonl ] || steps=$(wc -l <late.run/metrics.jsonl)
+        until read -r stat </proc/$!/stat && [[ ${stat##*) } == [TZ]* ]]; do :; done
+        [[ ${stat##*) } != Z* ]] || break
+        lines_of late.run/metrics.jsonl
     done
     kill -KILL $!
     wait $!
@@ -151,9 +160,9 @@ def test_failures_that_repeat():
 def test_in_memory():
     """The step from which the run resumes is that of a checkpoint in memory."""
     memory = f"/dev/shm/cuboid-restarts-{os.getpid()}"
-    script("once", '#!/bin/bash\n[ ! -e once.turn ] || exec "$@"\ntouch once.turn\n"$@" &\n'
-           "while kill -0 $! && { [ ! -e $1 ] || [ $(wc -l <$1) -lt 25 ]; }; do\n"
-           "sleep 0.002\ndone 2>/dev/null\nkill -KILL $!\nwait $!\n".replace("$1", "once.run/metrics.jsonl"))
+    script("once", POLLING + '[ ! -e once.turn ] || exec "$@"\ntouch once.turn\n"$@" &\n'
+           "while kill -0 $! && lines_of once.run/metrics.jsonl && [ ${#steps[@]} -lt 25 ]; do\n"
+           "nap\ndone 2>/dev/null\nkill -KILL $!\nwait $!\n")
     done = train("once.run", f"checkpoint.memory_dir={memory}", "checkpoint.memory_copies=1",
                  "checkpoint.non_persistent_save_interval=3", "checkpoint.save_interval=0", "--no-check", "--restarts",
                  "1", "--launch", "./once")

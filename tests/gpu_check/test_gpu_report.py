@@ -45,8 +45,13 @@ COLUMNS = ["weights", "gradients", "optimizer", "activations", "communication", 
 DRY = "".join(f" {word:>13}" for word in COLUMNS) + "\n    0      0" + "      64.0 MiB" * 8 + "      {all}\n"
 # Pretends to train. FAKE_LOSS: the loss of the first step; FAKE_FAIL: fails when one of the arguments is this word.
 PROGRAM = r"""#!/bin/sh
-twice=$(printf '%s\n' "$@" | sed -n 's/=.*//p' | sort | uniq -d)
-[ -z "$twice" ] || { echo "error: command line: $twice is given twice"; exit 2; }
+seen=" "
+for word in "$@"; do
+    case $word in *=*) ;; *) continue ;; esac
+    key=${word%%=*}
+    case $seen in *" $key "*) echo "error: command line: $key is given twice"; exit 2 ;; esac
+    seen="$seen$key "
+done
 iters=2 dir= batch=1
 for word in "$@"; do
     [ "$word" != "$FAKE_FAIL" ] || { echo "it failed on purpose"; exit 1; }
