@@ -209,9 +209,10 @@ def test_bad_input():
     def refused(name, *keys, **options):
         given = [key.split("=")[0] for key in keys]
         return train(name, *[key for key in KEYS if key.split("=")[0] not in given], *keys, status=2, **options)
-    expect(refused("bad", "dp=2", f"checkpoint.memory_dir={os.getcwd()}/m", "checkpoint.memory_copies=3"),
+    on_disk = f"{os.path.dirname(CUBOID)}/memory-{os.getpid()}"  # the temporary folder may be a tmpfs
+    expect(refused("bad", "dp=2", f"checkpoint.memory_dir={on_disk}", "checkpoint.memory_copies=3"),
            "checkpoint.memory_copies 3: the run has 2 nodes", "; and checkpoint.memory_dir: ", "no tmpfs", "/dev/shm")
-    assert not os.path.exists("m") and not os.path.exists(MEMORY)
+    assert not os.path.exists(on_disk) and not os.path.exists(MEMORY)
     with open(MEMORY, "w", encoding="utf-8"):
         expect(refused("bad", "dp=2"), "checkpoint.memory_dir", f"{MEMORY}/a: Not a directory; use a directory in")
     os.remove(MEMORY)
