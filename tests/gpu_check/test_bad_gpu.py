@@ -119,7 +119,7 @@ class Machines(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         lines = [line for line in done.stderr.splitlines() if "CUBLAS_STATUS_ALLOC_FAILED" in line]
         self.assertEqual(len(lines), 1, done.stderr)
-        for word in "rank 1: step 3, ", "are free", "; rank 1 has ", "reduce it with ":
+        for word in "r1 (pp 0 dp 1 tp 0) step 3 ", "are free", "; rank 1 has ", "reduce it with ":
             self.assertIn(word, lines[0])
         self.assertEqual(self.saved(), ["step-00000001", "step-00000002"])
 
