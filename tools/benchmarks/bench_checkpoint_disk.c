@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Checkpoints on a disk: the rates of saving and of loading, next to those of dd.
  *
- *     bench_checkpoint_disk [-n ROUNDS] KEY=VALUE...      in the current folder; the layout
+ *     bench_checkpoint_disk [-n ROUNDS] [--load CHECKPOINT] KEY=VALUE...   in the current folder; the layout
  *
  * Each round writes as many bytes as the checkpoint has in blocks of 1 MiB and syncs them, like `dd bs=1M
  * conv=fsync`; saves; reads those bytes; and loads. What is read is not in the page cache. Ranks are threads.
+ * --load: each round only loads this checkpoint, of any layout, which an earlier call left in saves/.
  * Prints the medians of the rounds. */
 #include "base/clock.h"
 #include "tools/benchmarks/bench_run.h"
@@ -27,6 +28,7 @@ static const char plain[] = "bench_checkpoint.data";
 struct bench {
     struct bench_run run;
     int rounds;
+    char *load; // NULL: what each round saves
     double times[TIMES][BENCH_ROUNDS_MAX], bytes;
 };
 
@@ -93,27 +95,29 @@ static enum status lap(struct rank_state *w, struct bench *b, int what, int roun
     return OK;
 }
 
-static enum status round_of(struct rank_state *w, struct bench *b, int round, char *block)
+static enum status write_round(struct rank_state *w, struct bench *b, int round, char *block)
 {
-    const bool first = w->world->rank == 0;
-    char *path = NULL;
-    int64_t bytes;
     w->step = round + 1;
     TRY(group_barrier(w->groups->world, w->compute));
     double start = clock_s();
-    if (first)
+    if (w->world->rank == 0)
         TRY(write_plain(block, b->bytes));
     TRY(lap(w, b, WRITE, round, start));
     start = clock_s();
     TRY(checkpoint_save(w));
-    TRY(lap(w, b, SAVE, round, start));
-    TRY(checkpoint_find(b->run.recipe->checkpoint.save, &path));
+    return lap(w, b, SAVE, round, start);
+}
+
+static enum status read_round(struct rank_state *w, struct bench *b, int round, const char *path, char *block)
+{
+    const bool first = w->world->rank == 0;
+    int64_t bytes;
     if (first) {
         TRY(folder_cold(path, &b->bytes));
         TRY(make_cold(plain, &bytes));
     }
     TRY(group_barrier(w->groups->world, w->compute));
-    start = clock_s();
+    double start = clock_s();
     if (first)
         TRY(read_plain(block));
     TRY(lap(w, b, READ, round, start));
@@ -122,25 +126,46 @@ static enum status round_of(struct rank_state *w, struct bench *b, int round, ch
     TRY(group_barrier(w->groups->world, w->compute));
     start = clock_s();
     TRY(checkpoint_load(w, path, true));
-    TRY(lap(w, b, LOAD, round, start));
+    return lap(w, b, LOAD, round, start);
+}
+
+static enum status round_of(struct rank_state *w, struct bench *b, int round, char *block)
+{
+    char *path = NULL;
+    if (b->load != NULL)
+        return read_round(w, b, round, b->load, block);
+    TRY(write_round(w, b, round, block));
+    TRY(checkpoint_find(b->run.recipe->checkpoint.save, &path));
+    const enum status status = read_round(w, b, round, path, block);
     free(path);
-    return OK;
+    return status;
+}
+
+/* Finds out the size of the checkpoint, and writes a plain file of that size. */
+static enum status prepare(struct rank_state *w, struct bench *b, char *block)
+{
+    char *path = NULL;
+    if (b->load == NULL) {
+        TRY(checkpoint_save(w));
+        TRY(checkpoint_find(b->run.recipe->checkpoint.save, &path));
+    }
+    enum status status = OK;
+    if (w->world->rank == 0)
+        status = folder_cold(b->load != NULL ? b->load : path, &b->bytes);
+    free(path);
+    return status == OK && b->load != NULL && w->world->rank == 0 ? write_plain(block, b->bytes) : status;
 }
 
 static enum status rank_main(struct world *world, void *argument)
 {
     struct bench *b = argument;
     struct rank_state state;
-    char *block = malloc(BLOCK), *path = NULL;
+    char *block = malloc(BLOCK);
     if (block == NULL)
         die_of(NO_MEMORY, "no memory for a block");
     memset(block, 1, BLOCK);
     TRY(rank_create(&b->run.run, world, true, &state));
-    TRY(checkpoint_save(&state)); // for its size
-    TRY(checkpoint_find(b->run.recipe->checkpoint.save, &path));
-    if (world->rank == 0)
-        TRY(folder_cold(path, &b->bytes));
-    free(path);
+    TRY(prepare(&state, b, block));
     for (int i = 0; i < b->rounds; i++)
         TRY(round_of(&state, b, i, block));
     free(block);
@@ -157,18 +182,24 @@ static void report(struct bench *b)
     }
     for (int what = 0; what < TIMES; what++)
         median[what] = 1e-6 * b->bytes / bench_median(b->times[what], b->rounds);
-    printf("%.2f GB, medians of %d rounds, MB/s: plain write %.0f, save %.0f, %.2f of it; plain read %.0f, "
-           "load %.0f, %.2f of it\n",
-           1e-9 * b->bytes, b->rounds, median[WRITE], median[SAVE], bench_median(ratio[0], b->rounds),
-           median[READ], median[LOAD], bench_median(ratio[1], b->rounds));
+    printf("%.2f GB, medians of %d rounds, MB/s: ", 1e-9 * b->bytes, b->rounds);
+    if (b->load == NULL)
+        printf("plain write %.0f, save %.0f, %.2f of it; ", median[WRITE], median[SAVE],
+               bench_median(ratio[0], b->rounds));
+    printf("plain read %.0f, load %.0f, %.2f of it\n", median[READ], median[LOAD],
+           bench_median(ratio[1], b->rounds));
 }
 
-static enum status bench(const char *const *keys, int count, struct bench *b)
+/* load: a checkpoint, or NULL. */
+static enum status bench(const char *const *keys, int count, const char *load, struct bench *b)
 {
     TRY(bench_run_create(keys, (size_t)count, &b->run));
+    if (load != NULL)
+        TRY(checkpoint_resolve(load, &b->load));
     TRY(world_run("local", recipe_world_size(b->run.recipe), rank_main, b));
     report(b);
     bench_run_destroy(&b->run);
+    free(b->load);
     unlink(plain);
     return OK;
 }
@@ -176,12 +207,17 @@ static enum status bench(const char *const *keys, int count, struct bench *b)
 int main(int argc, char **argv)
 {
     int first = 1;
+    const char *load = NULL;
     struct bench b = {.rounds = bench_rounds(argc, argv, &first, 5)};
+    if (first + 1 < argc && strcmp(argv[first], "--load") == 0) {
+        load = argv[first + 1];
+        first += 2;
+    }
     if (b.rounds == 0 || argc - first > BENCH_KEYS_MAX) {
-        fprintf(stderr, "usage: bench_checkpoint_disk [-n ROUNDS] KEY=VALUE...\n");
+        fprintf(stderr, "usage: bench_checkpoint_disk [-n ROUNDS] [--load CHECKPOINT] KEY=VALUE...\n");
         return 2;
     }
-    const enum status status = bench((const char *const *)argv + first, argc - first, &b);
+    const enum status status = bench((const char *const *)argv + first, argc - first, load, &b);
     if (status != OK)
         fprintf(stderr, "bench_checkpoint_disk: %s\n", fail_text());
     return status_exit(status);
