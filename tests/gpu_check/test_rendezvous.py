@@ -67,7 +67,7 @@ def run_with_stopped(name, variables, victim):
     base = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "OMPI", "PMIX"))}
     children = [subprocess.Popen([CUBOID, "train", f"/dev/fd/{pipe[0]}" if rank == victim else "a.yaml",
                                   f"logging.run_dir={name}", f"cluster.ranks_per_gpu={RANKS}",
-                                  "resilience.heartbeat_timeout_seconds=1"],
+                                  "resilience.heartbeat_timeout_seconds=3"],  # a busy disk delays starts by a second
                                  env={**base, "EMULATOR_GPUS": "4", **variables(rank)}, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, pass_fds=pipe[:1]) for rank in range(RANKS)]
     children[victim].send_signal(signal.SIGSTOP)
