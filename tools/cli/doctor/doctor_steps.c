@@ -182,9 +182,8 @@ static enum status fill_batches(void *context, struct rank_state *state, int64_t
 struct small_model {
     int layers, hidden, head_dim, tokens, sequence, tensor_parallel;
     bool in_all;   // also measured in bf16, and with all threads
-    bool in_quick; // also measured if quick, with QUICK_LAYERS
+    bool in_quick; // also measured if quick
 };
-enum { QUICK_LAYERS = 2 };
 static const struct small_model models[] = {
     {4, 64, 32, 256, 128, 1, false, false},   {4, 64, 32, 1024, 256, 1, false, false},
     {4, 128, 32, 256, 256, 1, true, false},   {4, 128, 32, 1024, 256, 1, true, true},
@@ -331,15 +330,12 @@ static enum status measure_both(const struct small_model *model, const char *fam
 static enum status measure_all(int cores, bool quick, struct measurement *m)
 {
     for (int i = 0; i < MODELS; i++) {
-        struct small_model model = models[i];
-        if (quick && !model.in_quick)
+        if (quick && !models[i].in_quick)
             continue;
-        if (quick)
-            model.layers = QUICK_LAYERS;
-        TRY(measure_both(&model, gpt, "fp32", cores, m));
-        TRY(measure_both(&model, llama, "fp32", cores, m));
-        if (model.in_all)
-            TRY(measure_both(&model, gpt, "bf16", cores, m));
+        TRY(measure_both(&models[i], gpt, "fp32", cores, m));
+        TRY(measure_both(&models[i], llama, "fp32", cores, m));
+        if (models[i].in_all)
+            TRY(measure_both(&models[i], gpt, "bf16", cores, m));
     }
     return OK;
 }
