@@ -19,6 +19,7 @@
  *     halt_in        it is stopped while it opens the page of its node, which no other can open meanwhile
  *     halt           it is stopped when it has opened the page, before it is monitored
  *     halt_entered   it is stopped when it is monitored
+ *     halt_ended     it is stopped when its rank has ended, before the processes end together
  *
  * And those of tests/cli/check_timeline.py, in every step:
  *
@@ -64,6 +65,8 @@ uint64_t faulty_process_started(int process) __asm__("__wrap_process_started");
 
 void real_monitor_enter(struct monitor *monitor) __asm__("__real_monitor_enter");
 void faulty_monitor_enter(struct monitor *monitor) __asm__("__wrap_monitor_enter");
+void real_monitor_leave(struct monitor *monitor) __asm__("__real_monitor_leave");
+void faulty_monitor_leave(struct monitor *monitor) __asm__("__wrap_monitor_leave");
 
 static bool injected(const char *fault)
 {
@@ -159,6 +162,13 @@ void faulty_monitor_enter(struct monitor *monitor)
 {
     real_monitor_enter(monitor);
     if (is_of_process("halt_entered"))
+        raise(SIGSTOP);
+}
+
+void faulty_monitor_leave(struct monitor *monitor)
+{
+    real_monitor_leave(monitor);
+    if (is_of_process("halt_ended"))
         raise(SIGSTOP);
 }
 

@@ -262,9 +262,51 @@ static void check_start(struct monitor *m)
     missing_free(&missing);
 }
 
+/* ---- ending ---- */
+
+/* Whether a rank has ended, while its process, which has not left yet, is stopped. */
+static bool is_stopped_at_end(const struct monitor *m)
+{
+    for (int s = 0; s < page_slots(m->page); s++)
+        for (int p = 0; p < page_processes(m->page) && m->watched[s].head.state == PROGRESS_ENDED; p++) {
+            const struct page_process *process = page_process(m->page, p);
+            const int id = atomic_load(&process->id);
+            if (m->watched[s].head.process == id && !m->gone[p] && atomic_load(&process->leaving) == 0 &&
+                process_read_state(id, 0) == PROCESS_IS_STOPPED)
+                return true;
+        }
+    return false;
+}
+
+/* At its end the processes of a job wait for each other again, when their ranks make no progress any more. */
+static void check_end(struct monitor *m, int64_t passed_ns)
+{
+    const double limit_s = timeout_s(m);
+    struct hang hang = {0};
+    struct hang_finding finding = {0};
+    m->ending_ns = limit_s > 0.0 && is_stopped_at_end(m) ? m->ending_ns + passed_ns : 0;
+    if (m->ending_ns == 0 || nanosecond * (double)m->ending_ns < limit_s)
+        return;
+    MUST(take_snapshot(m, limit_s, false, &hang));
+    for (int r = 0; r < hang.count; r++) {
+        struct progress_head *head = &hang.ranks[r].progress.head;
+        if (head->state != PROGRESS_ENDED || hang.ranks[r].process != PROCESS_IS_STOPPED)
+            continue;
+        head->state = PROGRESS_ACTIVE;
+        hang.ranks[r].stalled_s = nanosecond * (double)m->ending_ns;
+        snprintf(head->who.action, sizeof head->who.action, "end");
+    }
+    MUST(hang_find(&hang, &finding));
+    if (finding.kind != HANG_NONE && page_claim_report(m->page))
+        report(m, &hang, &finding);
+    hang_finding_free(&finding);
+    hang_free(&hang);
+}
+
 void monitor_judge(struct monitor *m, int64_t passed_ns)
 {
     check_start(m);
+    check_end(m, passed_ns);
     if (atomic_load(&m->connected) && !control_is_started(m->control))
         control_start(m->control, &m->address, m->config.page.node);
     if (control_is_remote(m->control)) {

@@ -32,6 +32,7 @@ struct monitor {
     int64_t found_ns;           // when the current finding was made; 0: none
     int64_t reported_ns;
     int64_t resumed_ns; // the end of the last suspension of this process
+    int64_t ending_ns;  // for how long the process of a rank that has ended has been stopped
     double scanned_s;   // when missing processes were last looked for: time without progress then
     bool stopped;       // one of them was stopped then
 };

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Processes that are stopped while a job starts, at a random moment between their first instruction and the first
-steps: before they read the recipe, while MPI or the rendezvous connects them, while they compare themselves.
+steps: before they read the recipe, while MPI or the rendezvous connects them, while they compare themselves. One is
+stopped while the job ends, after the last step.
 
     test_early_stops.py CUBOID-FAULTY MPIRUN [--runs N] [--first N]
 
@@ -79,6 +80,8 @@ class EarlyRun:
         layout = ["pp=2", "tp=2"] if sum(self.shares) == RANKS else ["dp=6", "train.global_batch_size=6"]
         program = ["./late", self.options.cuboid, "train", "a.yaml", *layout, f"logging.run_dir={self.folder}/r",
                    f"resilience.heartbeat_timeout_seconds={TIMEOUT_S}"]
+        if self.fault == "halt_ended":
+            program.append("train.train_iters=1")
         if self.options.device == "cuda":
             program += ["cluster.device=cuda", "cluster.transport=nccl", f"cluster.ranks_per_gpu={RANKS}"]
         if self.launcher == "torchrun":
@@ -160,6 +163,7 @@ FORCED = {
     "opening": ("halt_in", [4], [2], -1),        # the others cannot open the page of their node
     "unwatched": ("halt", [4], [2], -1),         # it has opened the page, but has no rank in it
     "alone": ("halt_entered", [3, 1], [3], -1),  # no other process of its node can report it
+    "ended": ("halt_ended", [2, 2], [2], -1),    # its rank has ended, and the others wait for its process
     "leaving": ("halt_entered", [3, 3], [4], 5), # ranks 0 to 2 are ended by mpirun when rank 3 has reported
 }
 
