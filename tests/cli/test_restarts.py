@@ -194,6 +194,22 @@ def test_remains():
     expect("ends", done.returncode == 0 and losses("left") == losses("undisturbed"), done)
 
 
+def start_stuck():
+    """Its launcher does not end after a hang report."""
+    script("stuck", "#!/bin/sh\n[ ! -e stuck.turn ] || exec \"$@\"\ntouch stuck.turn\n"
+           "echo 'rank 1 (pp 0 dp 0 tp 1, node b) stalled in connect for 1.0 s' >&2\nexec sleep 60\n")
+    return subprocess.Popen([CUBOID, "train", "a.yaml", "logging.run_dir=stuck.run", "train.train_iters=2",
+                             "--no-check", "--restarts", "1", "--launch", "./stuck"], stdout=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def check_stuck(child):
+    begin = time.monotonic()
+    _, err = child.communicate(timeout=60)
+    expect("a launcher that hangs is ended", child.returncode == 0 and time.monotonic() - begin < 50 and
+           lines("stuck.run/restarts.jsonl")[0]["status"] == 143 and "restart 1 of 1: failed after step 0" in err, err)
+
+
 # Stands for srun on the nodes n1, n2, ...: each checks itself, and one process trains for all ranks.
 SRUN = """#!/bin/bash
 printf '%s\n' "$*" >>srun.log
@@ -335,9 +351,11 @@ with tempfile.TemporaryDirectory() as folder:
         recipe.write(RECIPE)
     write_dataset("text", [i % 50 for i in range(4000)])
     script("flaky", FLAKY)
+    stuck = start_stuck()  # ends meanwhile
     for case in (test_killed, test_without_failure, test_failures_that_repeat, test_failure_while_starting,
                  test_in_memory, test_remains, test_nodes, test_without_supervisor, test_stopped, test_late_save,
                  test_refusals):
         case()
+    check_stuck(stuck)
 print("\n".join(failures) if failures else "ok")
 sys.exit(1 if failures else 0)

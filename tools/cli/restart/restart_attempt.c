@@ -4,6 +4,7 @@
 #include "tools/cli/restart/restart.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 
 enum { MAX_LINE = 4096, POLL_MS = 200 };
 static const double STOP_S = 10.0;                  // from SIGTERM to SIGKILL
+static const double REPORTED_S = 10.0;              // from a hang report, which ends all ranks, to SIGTERM
 static const double REMAINS_S = 3.0, LEAVE_S = 5.0; // what the child leaves is killed, then left
 
 struct reader {
@@ -20,6 +22,7 @@ struct reader {
     struct text last;     // the last non-empty line
     struct text launcher; // the first error of the launcher: "srun: error: n2: task 3: Killed"
     struct text *why;     // the first line that names a cause
+    double reported;      // when a hang was reported; 0: not
     const struct attempt_options *options;
 };
 
@@ -36,6 +39,13 @@ static bool is_cause(const char *line)
            (line[0] == 'r' && strstr(line, " (pp ") != NULL) || begins(line, "cuboid: ");
 }
 
+/* After these lines all ranks exit at once (trainer/progress/monitor.h). */
+static bool is_report(const char *line)
+{
+    return is_cause(line) && (strstr(line, ") stalled in ") != NULL || strstr(line, ") was in ") != NULL ||
+                              strstr(line, " not connected after ") != NULL);
+}
+
 static void end_line(struct reader *reader)
 {
     const char *line = text_chars(&reader->line);
@@ -43,6 +53,8 @@ static void end_line(struct reader *reader)
         reader->options->on_line(reader->options->context, line);
     if (reader->why->length == 0 && is_cause(line))
         text_add(reader->why, "%s", line);
+    if (reader->reported == 0.0 && is_report(line))
+        reader->reported = clock_s();
     if (reader->launcher.length == 0 && begins(line, "srun: error: "))
         text_add(&reader->launcher, "%s", line);
     if (*line != 0) {
@@ -109,6 +121,20 @@ static bool has_ended(pid_t child)
     return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
 }
 
+/* Ends a launcher that exceeds its time limit, or does not end with its ranks: mpirun may hang if they exit
+ * while it connects them. */
+static void end_late(const struct attempt_options *options, pid_t child, double begun,
+                     const struct reader *reader, struct attempt *out)
+{
+    const double now = clock_s();
+    double limit = options->limit_s > 0.0 ? begun + options->limit_s : INFINITY;
+    out->late = out->late || now > limit;
+    if (reader->reported > 0.0)
+        limit = fmin(limit, reader->reported + REPORTED_S);
+    if (now > limit)
+        kill(-child, now > limit + STOP_S ? SIGKILL : SIGTERM);
+}
+
 /* Reads output and forwards signals until the child, and every process that writes to its standard error,
  * has ended: a rank that is left would still use the run's folder. What does not end by itself is killed. */
 static void follow(const struct attempt_options *options, pid_t child, int errors, int signals,
@@ -127,9 +153,7 @@ static void follow(const struct attempt_options *options, pid_t child, int error
         const double now = clock_s();
         if (ended == 0.0 && has_ended(child))
             ended = now;
-        if (options->limit_s > 0.0 && now - begun > options->limit_s)
-            kill(-child, out->late && now - begun > options->limit_s + STOP_S ? SIGKILL : SIGTERM);
-        out->late = out->late || (options->limit_s > 0.0 && now - begun > options->limit_s);
+        end_late(options, child, begun, reader, out);
         if (ended > 0.0 && now - ended > REMAINS_S)
             kill(-child, SIGKILL);
         if (ended > 0.0 && now - ended > LEAVE_S)
