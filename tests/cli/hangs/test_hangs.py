@@ -106,7 +106,8 @@ def explain(line, ranks):
 
 def ended_with_1(status, text):
     """Open MPI 4.1's mpirun itself may crash at its end if a process ended while MPI connected it."""
-    return status == 1 or (status in (-signal.SIGSEGV, 128 + signal.SIGSEGV) and "PMIx_server_finalize" in text)
+    return status in (1, -signal.SIGPIPE, 128 + signal.SIGPIPE) or \
+        (status in (-signal.SIGSEGV, 128 + signal.SIGSEGV) and "PMIx_server_finalize" in text)
 
 
 class Run:
