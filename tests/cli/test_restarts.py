@@ -139,11 +139,16 @@ def test_failures_that_repeat():
            "echo \"step 3: rank 5 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for $$.0 s\" >&2\nexit 1\n")
     done = train("broken.run", "--no-check", "--restarts", "9", "--launch", "./broken")
     expect("twice", done.returncode == 1 and len(open("attempts", encoding="ascii").readlines()) == 2, done)
-    expect("twice", "cuboid: step 0 failed twice in a row, with the same message: not restarted: step 3: rank 5 (" in
-           done.stderr, done)
+    expect("twice", "cuboid: failed twice in a row, with the same message, after step 0: not restarted: step 3: rank "
+           "5 (" in done.stderr, done)
     logged = lines("broken.run/restarts.jsonl")
     expect("who", [row["who"] for row in logged] == ["rank 5, node b"] * 2 and "stalled in 1W2" in logged[0]["why"],
            logged)
+    for launch, why in [("true", "--launch returned 0, but step 600 is not saved"),
+                        ("false", "exit status 1, without a message")]:
+        done = train(launch, "--no-check", "--restarts", "3", "--launch", launch)
+        expect(launch, done.returncode == 1 and f"failed after step 0, resuming from step 0: {why}\n" in done.stderr,
+               done)
     script("tasks", "#!/bin/sh\n"
            "printf 'srun: error: n2: tasks 2-3: Killed\\nsrun: Force Terminated\\n' >&2\nexit 137\n")
     train("tasks.run", "--no-check", "--restarts", "0", "--launch", "./tasks")
@@ -296,14 +301,20 @@ def test_without_supervisor():
 
 
 def test_stopped():
-    with subprocess.Popen([CUBOID, "train", "a.yaml", "logging.run_dir=stopped", "train.train_iters=1000000",
-                           "--restarts", "3"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
-        while not os.path.exists("stopped/metrics.jsonl") or not os.path.getsize("stopped/metrics.jsonl"):
-            time.sleep(0.01)
-        child.send_signal(signal.SIGTERM)
-        _, err = child.communicate(timeout=60)
-    expect("stopped on request", child.returncode == 75 and "stop requested: saved step" in err and
-           "restart 1" not in err, err)
+    # The launcher is ended by the signal; the run, which gets it late, takes longer than what a launcher leaves may
+    # otherwise take.
+    script("wrapper", '#!/bin/sh\n"$@"\n')
+    script("slowly", '#!/bin/bash\nset -m\ntrap "sleep 4; kill -TERM \\$!" TERM\n"$@" &\nwait\nwait\n')
+    for name, launch in [("stopped", []), ("wrapped", ["--no-check", "--launch", "./wrapper ./slowly"])]:
+        with subprocess.Popen([CUBOID, "train", "a.yaml", f"logging.run_dir={name}", "train.train_iters=100000",
+                               "--restarts", "3", *launch], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              text=True) as child:
+            while not os.path.exists(f"{name}/metrics.jsonl") or not os.path.getsize(f"{name}/metrics.jsonl"):
+                time.sleep(0.01)
+            child.send_signal(signal.SIGTERM)
+            _, err = child.communicate(timeout=60)
+        expect(f"{name} on request", child.returncode == 75 and "stop requested: saved step" in err and
+               "restart 1" not in err, (child.returncode, err))
 
 
 def test_late_save():
@@ -330,6 +341,7 @@ def test_refusals():
             (["--restarts", "2", "cluster.device=dry"], 2, "use cluster.device=cpu"),
             (["--restarts=-1"], 2, "--restarts -1 is invalid; use an integer from 0"),
             (["--restart", "2"], 2, "did you mean --restarts?"),
+            (["--restarts", "2", "--launch", ""], 2, "--launch is empty; use --launch 'srun"),
             (["--restarts", "2", "dp=3"], 2, "parallel.data_parallel_size"),
             (["--restarts", "2", "dp=4", "--launch", "srun -N {nodes} -n {ranks}"], 2, "cluster.nodes is not set"),
             (["--restarts", "2", "dp=4", "cluster.nodes=3", "--launch", "srun -N {nodes} -n {ranks}"], 2,
@@ -353,8 +365,8 @@ with tempfile.TemporaryDirectory() as folder:
     script("flaky", FLAKY)
     stuck = start_stuck()  # ends meanwhile
     for case in (test_killed, test_without_failure, test_failures_that_repeat, test_failure_while_starting,
-                 test_in_memory, test_remains, test_nodes, test_without_supervisor, test_stopped, test_late_save,
-                 test_refusals):
+                 test_in_memory, test_remains, test_nodes, test_without_supervisor, test_stopped,
+                 test_late_save, test_refusals):
         case()
     check_stuck(stuck)
 print("\n".join(failures) if failures else "ok")

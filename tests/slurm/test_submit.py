@@ -153,6 +153,7 @@ def test_refusals():
             ([one, 'cluster.account="a\\nb"'], 2, "cluster.account has a character that cannot be printed"),
             ([one, "data.train=nothing"], 2, "nothing"),
             ([one, "--after", "x"], 2, "--after x is not a job"),
+            ([one, "--launch", " "], 2, "--launch is empty; use --launch 'srun "),
             ([one, "--after", "_1"], 2, "--after _1 is not a job"),
     ]:
         done = submit(*words)

@@ -77,7 +77,8 @@ static enum status note_failure(struct supervisor *s, const struct attempt *atte
         print_line(stderr, "warning: %s", fail_text());
     s->lost += failure.step - failure.saved;
     if (same)
-        return fail(IO_ERROR, "step %lld failed twice in a row, with the same message: not restarted: %s",
+        return fail(IO_ERROR,
+                    "failed twice in a row, with the same message, after step %lld: not restarted: %s",
                     (long long)failure.step, text_chars(&failure.why));
     if (!*again)
         return fail(IO_ERROR, "not restarted after --restarts %lld: %s", (long long)s->most,
@@ -109,6 +110,26 @@ static bool is_final(const struct attempt *attempt)
            attempt->exit == status_exit(STOPPED);
 }
 
+/* A launcher may return a status of its own. The run was stopped with a complete checkpoint if its last step
+ * is saved, and is complete if all are: srun may return 0 if a node was not ready. */
+static void check_status(const struct supervisor *s, const struct metrics_state *before,
+                         struct attempt *attempt)
+{
+    const int64_t steps = s->recipe->train.train_iters;
+    struct failure last;
+    if (s->start.launch == NULL || attempt->exit == status_exit(BAD_RECIPE))
+        return;
+    failure_find(s->recipe, attempt, before, &last);
+    if (attempt->stopped && attempt->exit != 0 && last.saved > 0 && last.step == last.saved)
+        attempt->exit = status_exit(STOPPED);
+    if (!attempt->stopped && attempt->exit == 0 && last.saved < steps) {
+        attempt->exit = status_exit(IO_ERROR);
+        text_free(&attempt->why);
+        text_add(&attempt->why, "--launch returned 0, but step %lld is not saved", (long long)steps);
+    }
+    failure_free(&last);
+}
+
 static int supervise(struct supervisor *s)
 {
     struct failure start;
@@ -119,6 +140,8 @@ static int supervise(struct supervisor *s)
     for (bool again = true; again;) {
         before = metrics_state_of(s->recipe);
         enum status status = attempt(s, &last);
+        if (status == OK)
+            check_status(s, &before, &last);
         if (status == OK && is_final(&last))
             again = false;
         else if (status == OK)
@@ -148,6 +171,8 @@ static enum status check(const struct recipe *recipe, const char *launch)
     // A shell in an allocation of several nodes is the place for --launch.
     if (launcher_find(&launcher) != OK && launch == NULL)
         return BAD_USAGE;
+    if (launch != NULL && launch[strspn(launch, " ")] == 0)
+        return fail(BAD_USAGE, "--launch is empty; use --launch 'srun -N {nodes} -n {ranks}', or omit it");
     if (launcher.size > 0)
         return fail(BAD_USAGE,
                     "train --restarts starts the launcher itself; use cuboid train RECIPE --restarts N "

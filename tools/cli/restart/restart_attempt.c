@@ -15,7 +15,8 @@
 enum { MAX_LINE = 4096, POLL_MS = 200 };
 static const double STOP_S = 10.0;                  // from SIGTERM to SIGKILL
 static const double REPORTED_S = 10.0;              // from a hang report, which ends all ranks, to SIGTERM
-static const double REMAINS_S = 3.0, LEAVE_S = 5.0; // what the child leaves is killed, then left
+static const double REMAINS_S = 3.0, LEAVE_S = 2.0; // what the child leaves is killed, then left
+static const double SAVING_S = 600.0;               // for ranks that are left by a launcher that was signaled
 
 struct reader {
     struct text line;     // incomplete
@@ -141,22 +142,24 @@ static void follow(const struct attempt_options *options, pid_t child, int error
                    struct reader *reader, struct attempt *out)
 {
     const double begun = clock_s();
-    double ended = 0.0;
+    double ended = 0.0, remains_s = REMAINS_S;
     for (;;) {
         struct pollfd files[] = {{.fd = errors, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
         if (poll(files, 2, POLL_MS) < 0 && errno != EINTR)
             return;
-        if (files[1].revents != 0)
+        if (files[1].revents != 0) {
+            remains_s = out->stopped ? REMAINS_S : SAVING_S; // a second signal ends the ranks at once
             pass_on(options, signals, child, out);
+        }
         if (files[0].revents != 0 && !read_errors(errors, reader))
             return;
         const double now = clock_s();
         if (ended == 0.0 && has_ended(child))
             ended = now;
         end_late(options, child, begun, reader, out);
-        if (ended > 0.0 && now - ended > REMAINS_S)
+        if (ended > 0.0 && now - ended > remains_s)
             kill(-child, SIGKILL);
-        if (ended > 0.0 && now - ended > LEAVE_S)
+        if (ended > 0.0 && now - ended > remains_s + LEAVE_S)
             return; // in another process group: mpirun's daemons, for example
     }
 }
@@ -187,6 +190,8 @@ static enum status run(const struct attempt_options *options, int signals, struc
         text_add(&out->why, "killed by signal %d (%s)", out->exit - 128, strsignal(out->exit - 128));
     else if (out->why.length == 0)
         text_add(&out->why, "%s", text_chars(&reader.last));
+    if (out->why.length == 0)
+        text_add(&out->why, "exit status %d, without a message", out->exit);
     text_free(&reader.line);
     text_free(&reader.last);
     text_free(&reader.launcher);

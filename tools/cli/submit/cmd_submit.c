@@ -128,6 +128,8 @@ int cmd_submit(int argc, char **argv)
         options_parse(argc, argv, options, sizeof options / sizeof *options, words + 1, &count);
     if (status == OK)
         status = check_after(arguments.after);
+    if (status == OK && arguments.launch[strspn(arguments.launch, " ")] == 0)
+        status = fail(BAD_USAGE, "--launch is empty; use --launch '%s', or omit it", launch_of_slurm());
     const int result =
         status == OK ? load_and_submit(&arguments, count + 1, (char **)words) : exit_status(status);
     free(words);
