@@ -11,6 +11,7 @@
 - A run whose loss is not finite publishes the checkpoint that is still being written.
 - On a slow disk a save waits for the previous one. After one that fails the state is saved at once; only if that
   fails, too, does the run stop."""
+import json
 import os
 import shutil
 import signal
@@ -97,12 +98,15 @@ def test_killed():
 
 
 def test_slow_disk():
-    """The rank waits for its file for longer than the timeout: a slow disk is not a hang."""
+    """The rank waits for its file for longer than the timeout: a slow disk is not a hang, nor a wait of a step."""
     slow = {"LD_PRELOAD": LIBRARY[0], "FAULT_FOLDER": "slow/checkpoints", "FAULT_NAME": "partial/rank-00000",
             "FAULT_KIND": "slow", "FAULT_CALL": "2", "FAULT_LAST": "7", "FAULT_MS": "500"}
     for keys in [], ["checkpoint.staging_mb=1"]:
         run(*words("slow", *keys, ASYNC, "pp=2", "model.vocab_size=20000", "checkpoint.save_interval=1",
-                   "train.train_iters=2", "resilience.heartbeat_timeout_seconds=2"), **slow)
+                   "train.train_iters=3", "resilience.heartbeat_timeout_seconds=2"), **slow)
+        with open("slow/metrics.jsonl", encoding="ascii") as file:
+            waits = [json.loads(row)["ranks"]["wait_s"][1] for row in file]
+        assert len(waits) == 3 and max(waits) < 1.5, waits
         shutil.rmtree("slow")
 
 

@@ -482,6 +482,7 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
     int64_t number = w->step + 1;
     // Hooks must not observe a rank that has already started the next step.
     bool may_guess = continues && hooks->on_batches_loaded == NULL && hooks->on_step_end == NULL;
+    w->waited_ns += progress_waited_ns() - w->waited_by_end_ns; // since then in saves or evaluations
     TRY(run_step(w));
     if (w->background.saving != NULL)
         TRY(w->background.hold_update(w->background.saving));
@@ -501,6 +502,7 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
     span_recorder_end_step(&w->spans, number);
     if (w->background.saving != NULL)
         TRY(w->background.end_copy(w->background.saving));
+    w->waited_by_end_ns = progress_waited_ns();
     w->skipped += out->skipped;
     loss_scale_step(&w->loss_scale, out->skipped);
     return hooks->on_step_end != NULL ? hooks->on_step_end(hooks->context, w, number, out) : OK;

@@ -120,7 +120,8 @@ struct rank_state {
     double save_at_s; // requests a save on all ranks after the first step that ends at or after this time; 0:
                       // never
     double data_s;    // loading the samples of the next statistics
-    int64_t waited_ns;        // of this thread, until the last statistics
+    int64_t waited_ns;        // of this thread, until the last statistics, and since then outside of steps
+    int64_t waited_by_end_ns; // of this thread, until the end of the last step
     double stats[STAT_COUNT]; // of the last step, maximum over all ranks
     struct buffer stats_buffer;
     struct loss_scale loss_scale; // of the next step

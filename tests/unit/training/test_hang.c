@@ -285,6 +285,9 @@ Test(hang, is_written_and_read_back)
     cr_assert_eq(file_write_atomic(path, "model: {}\n", 10), OK);
     cr_assert_eq(hang_dump_read(path, &copy, &report), BAD_DATA);
     cr_assert_not_null(strstr(fail_text(), " (is this a hang-STEP.json?)"), "%s", fail_text());
+    cr_assert_eq(file_write_atomic(path, "{\"format\": 1, \"ranks\": [{}, 1]}", 31), OK);
+    cr_assert_eq(hang_dump_read(path, &copy, &report), BAD_DATA);
+    cr_assert_not_null(strstr(fail_text(), ": rank 1 is no object: damaged"), "%s", fail_text());
     unlink(path);
     text_free(&written);
     text_free(&report);
