@@ -276,7 +276,7 @@ enum status save_job_begin(struct save_job *job, const struct save_identity *ide
 
 static enum status write_staged(struct save_job *job)
 {
-    const size_t part = CHECKPOINT_BLOCK_BYTES;
+    const size_t part = CHECKPOINT_WRITE_BYTES;
     for (size_t at = 0; at < job->staged_bytes; at += part) {
         const size_t left = job->staged_bytes - at;
         TRY(checkpoint_writer_append(job->writer, job->staging + at, left < part ? left : part));

@@ -31,11 +31,7 @@ static int64_t blocks_of(int64_t bytes)
 
 /* ---- writing ---- */
 
-/* Blocks written at once. In huge pages a disk takes them in one request: on a virtual machine whose disk is
- * served by its host, 1 GB takes 0.4 to 0.9 s of a core, and 1.6 to 2.2 s in requests from small pages
- * (tools/benchmarks/write_cost.py). */
-enum { WRITE_BYTES = 2 * HUGE_PAGE_BYTES };
-_Static_assert(WRITE_BYTES % CHECKPOINT_BLOCK_BYTES == 0, "a block is written in two parts");
+_Static_assert(CHECKPOINT_WRITE_BYTES % HUGE_PAGE_BYTES == 0, "a request of the disk needs more pages");
 
 struct checkpoint_writer {
     struct safetensors_writer *file;
@@ -43,7 +39,7 @@ struct checkpoint_writer {
     const struct shard *shards;
     int count;
     struct text sums;      // of all complete blocks
-    unsigned char *buffer; // [WRITE_BYTES]
+    unsigned char *buffer; // [CHECKPOINT_WRITE_BYTES]
     size_t filled;         // bytes in `buffer`
     bool past_cache;       // checkpoint_writer_pass_cache()
 };
@@ -53,7 +49,7 @@ static enum status create_file(struct checkpoint_writer *w, const char *path)
     int64_t data = 0;
     size_t metadata = 256; // for the keys version, run, save and step
     struct safetensors_tensor *list = calloc((size_t)w->count + 1, sizeof *list);
-    w->buffer = huge_pages_alloc(WRITE_BYTES);
+    w->buffer = huge_pages_alloc(CHECKPOINT_WRITE_BYTES);
     if (list == NULL || w->buffer == NULL) {
         free(list);
         return fail(NO_MEMORY, "%s: no memory to write it", path);
@@ -130,8 +126,11 @@ enum status checkpoint_writer_append(struct checkpoint_writer *w, const void *by
     while (length > 0) {
         const bool whole = is_whole_block(w, at, length);
         size_t take = CHECKPOINT_BLOCK_BYTES - w->filled % CHECKPOINT_BLOCK_BYTES;
-        take = whole && length >= WRITE_BYTES ? WRITE_BYTES : length < take ? length : take;
-        if (whole || w->filled == WRITE_BYTES)
+        if (whole && length >= CHECKPOINT_WRITE_BYTES)
+            take = CHECKPOINT_WRITE_BYTES;
+        else if (length < take)
+            take = length;
+        if (whole || w->filled == CHECKPOINT_WRITE_BYTES)
             TRY(flush(w));
         if (whole) {
             TRY(write_blocks(w, at, take));
