@@ -346,6 +346,8 @@ void hang_call_text(const struct progress_message *m, struct text *out)
     text_add(out, "%s", call_name((enum call)m->call));
     if (m->call != CALL_BARRIER && m->dtype < DTYPE_COUNT)
         text_add(out, " %s[%lld]", dtype_name((enum dtype)m->dtype), (long long)(m->bytes / (int64_t)each));
+    if (m->call == CALL_BROADCAST && m->peer >= 0)
+        text_add(out, " from rank %d", m->peer);
 }
 
 void hang_ranks_text(const int *ranks, int count, struct text *out)

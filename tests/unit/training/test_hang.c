@@ -230,6 +230,15 @@ Test(hang, names_calls_that_differ)
            "its 1st on tp, rank 2 all_reduce f32[16]; rank 2 waits for it in all_reduce tp; rank 0 "
            "waits for rank 2; "
            "rank 1 waits for rank 0");
+    for (int r = 2; r < RANKS; r++) { // broadcasts from different ranks
+        struct progress_message *m = &hang.ranks[r].progress.message[0];
+        m->call = CALL_BROADCAST;
+        m->peer = r;
+    }
+    expect(&hang, HANG_MISMATCH, 3,
+           "step 12: rank 3 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 41.0 s: rank 3 called "
+           "broadcast f32[16] from rank 3 as its 1st on tp, rank 2 broadcast f32[16] from rank 2; rank 2 "
+           "waits for it in all_reduce tp; rank 0 waits for rank 2; rank 1 waits for rank 0");
     hang_free(&hang);
 }
 
