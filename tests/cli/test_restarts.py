@@ -270,11 +270,14 @@ def test_nodes():
                f"cuboid: 1 node is left of the 2 that the layout needs: {why}" in done.stderr and
                "set resilience.elastic=true" in done.stderr and len(calls) == 1, (done, calls))
         name = "elastic-" + bad[3:]
-        done, calls = supervise(name, bad, "--restarts", "2", "resilience.elastic=true")
+        memory = [f"checkpoint.memory_dir=/dev/shm/cuboid-elastic-{os.getpid()}",
+                  "checkpoint.non_persistent_save_interval=7"] if name == "elastic-silent" else []
+        done, calls = supervise(name, bad, "--restarts", "2", "resilience.elastic=true", *memory)
         expect("elastic", done.returncode == 0 and calls[1].startswith("--exclude=n2 -N 1 -n 2 ") and
                "elastic: 1 of 2 nodes: parallel.data_parallel_size 2 instead of 4, 2 ranks on 1 node, 2 microbatches "
                "instead of 1; train.global_batch_size is 4 as before" in done.stderr and
-               "parallel.data_parallel_size=2" in calls[1], (done, calls))
+               "parallel.data_parallel_size=2" in calls[1] and
+               ("checkpoint.memory_copies=1" in calls[1]) == bool(memory), (done, calls))
         expect("its steps", [row["step"] for row in lines(f"{name}/metrics.jsonl")] == list(range(1, 21)), done)
         expect("it has a supervisor", "resilience.elastic" not in done.stderr, done)
     # Outside of a job the names are those of the answers, and srun takes other nodes.

@@ -31,10 +31,12 @@ static int nodes_for(int ranks, int nodes, int per_node)
     return 0;
 }
 
-/* Collects the overrides of the run, and those of a layout with other data-parallel ranks. */
+/* Collects the overrides of the run, and those of a layout with other data-parallel ranks: a
+ * node holds at most one copy of a checkpoint in memory. */
 static void make_overrides(const struct start *start, const struct layout *layout, struct recipe_names *out)
 {
     const struct recipe_cluster *cluster = &start->recipe->cluster;
+    const struct recipe_checkpoint *checkpoint = &start->recipe->checkpoint;
     for (size_t i = 0; i < start->overrides->count; i++)
         overrides_set(out, start->overrides->list[i]);
     set(out, "parallel.data_parallel_size=%d", layout->dp);
@@ -42,6 +44,8 @@ static void make_overrides(const struct start *start, const struct layout *layou
         set(out, "cluster.nodes=%d", layout->nodes);
     if (cluster->gpus_per_node > 0)
         set(out, "cluster.gpus_per_node=%d", layout->ranks / layout->nodes / cluster->ranks_per_gpu);
+    if (checkpoint->memory_dir != NULL && checkpoint->memory_copies > layout->nodes)
+        set(out, "checkpoint.memory_copies=%d", layout->nodes);
 }
 
 /* With a cluster profile, plans the memory. BAD_RECIPE if the layout does not fit. */
