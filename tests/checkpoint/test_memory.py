@@ -8,14 +8,18 @@
   bytes of one that resumes from a checkpoint on disk at the same step.
 - Of 16 nodes with 2 copies, real losses of one node and of two (tests/unit/checkpoint/test_placement.c counts all).
 - Damaged copies are named and not used: other nodes have intact ones.
-- Bad input, and a memory that is full, are reported in one line.
+- Bad input, a memory that is full, and a folder that is removed are reported in one line.
 
 Nodes are virtual: CUBOID_NODE."""
+import glob
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -188,15 +192,21 @@ def test_damage():
               if LONG or i % 2 == node]
     faults += [[(node, name, kind)] for node in "ab" for name in texts for kind in ("data", "missing")]
     faults += [[("a", ranks[0], "data"), ("b", ranks[1], "header"), ("b", texts[0], "data")]]
+    faults += [[(node, texts[0], "data") for node in "ab"]]  # then it starts from scratch
     for fault in faults:
         shutil.copytree("memory", MEMORY)
         shutil.copytree("start", "damaged")
         for node, name, kind in fault:
             kinds[kind](f"{MEMORY}/{node}/{step}/{name}")
         output = train("damaged", *KEYS, *keys)
-        expect(output, "resumes from", MEMORY, "step 2")
         same("whole", "damaged")
+        lost = fault == faults[-1]
+        if not lost:
+            expect(output, "resumes from", MEMORY, "step 2")
         for node, name, kind in fault:
+            if lost:
+                expect(output, f"skipped: {MEMORY}/{node}/{step}/{name}: ")
+                continue
             # A copy is read by its own node and, if it is the first one, by nodes that lack the file.
             is_read = name in texts or kind == "truncated" or name == ranks["ab".index(node)]
             if is_read and (name, kind) not in [(rank, "missing") for rank in ranks]:
@@ -275,6 +285,31 @@ def test_full_memory():
     forget("whole", "full")
 
 
+def test_removed_folder():
+    """The folder of a node that is removed during a run is created again, for the same run."""
+    def wait(run):
+        while run.poll() is None and not glob.glob(f"{MEMORY}/b/step-????????/manifest.json"):
+            time.sleep(0.01)
+    with subprocess.Popen([CUBOID, "train", "recipe.yaml", "logging.run_dir=removed", "dp=2", *KEYS,
+                           "train.train_iters=1000000"], env=os.environ | {"CUBOID_NODE": "a,b"},
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        stops = threading.Timer(60, run.kill)
+        stops.start()
+        wait(run)
+        os.rename(f"{MEMORY}/b", f"{MEMORY}/gone")
+        wait(run)
+        stops.cancel()
+        run.kill()
+        output = run.stderr.read()
+    expect(output, "warning", f"{MEMORY}/b was removed; it is created again")
+    records = []
+    for node in "ab":
+        with open(f"{MEMORY}/{node}/run.json", encoding="utf-8") as file:
+            records.append(json.load(file)["run"])
+    assert records[0] == records[1] != "", records
+    forget("removed")
+
+
 with tempfile.TemporaryDirectory() as scratch:
     os.chdir(scratch)
     write_dataset("text", [i * i % 250 for i in range(4000)])
@@ -289,6 +324,7 @@ with tempfile.TemporaryDirectory() as scratch:
         test_damage()
         test_bad_input()
         test_full_memory()
+        test_removed_folder()
     finally:
         forget()
     os.chdir("/")

@@ -91,6 +91,8 @@ enum status run_record_set_unfinished(const char *save, const char *name)
 {
     struct run_record record;
     TRY(run_record_read(save, &record));
+    if (record.run[0] == 0 && name == NULL) // removed with its folder: no identity is made up
+        return OK;
     if (record.run[0] == 0)
         TRY(random_hex(record.run, RUN_CHARS - 1));
     record.count = name != NULL;

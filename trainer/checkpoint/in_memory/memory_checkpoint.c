@@ -78,11 +78,11 @@ static enum status find_existing(const char *dir, struct text *existing, struct 
 }
 
 /* The folder of the node can be created, in memory. */
-static enum status check_dir(struct memory_checkpoints *m)
+static enum status check_dir(const struct memory_checkpoints *m, struct text *missing)
 {
     struct statfs info = {.f_type = 0};
     struct text existing = {0};
-    enum status status = find_existing(m->folder.chars, &existing, &m->made);
+    enum status status = find_existing(m->folder.chars, &existing, missing);
     if (status == OK && (statfs(existing.chars, &info) != 0 || info.f_type != TMPFS_MAGIC))
         status = refuse_dir(recipe_of(m)->memory_dir, "not in memory (no tmpfs)");
     else if (status == OK && access(existing.chars, W_OK | X_OK) != 0)
@@ -98,7 +98,7 @@ static enum status check_keys(struct memory_checkpoints *m)
     enum status status = check_copies(m);
     if (status != OK)
         text_add(&why, "%s", fail_text());
-    if (memory_is_leader(m) && check_dir(m) != OK) {
+    if (memory_is_leader(m) && check_dir(m, &m->made) != OK) {
         status = BAD_RECIPE;
         text_add(&why, "%s%s", why.length > 0 ? "; and " : "", fail_text());
     }
@@ -254,6 +254,33 @@ static enum status lock_folder(struct memory_checkpoints *m)
     if (folder_make(m->folder.chars) != OK)
         return fail(BAD_RECIPE, "checkpoint.memory_dir: %s; use a directory in /dev/shm", fail_text());
     return checkpoint_lock_acquire(&options, &m->lock);
+}
+
+/* Creates the folder of this node if it is missing: it must be in memory, since a tmpfs may be unmounted. */
+static enum status make_folder(const struct memory_checkpoints *m, bool *missing)
+{
+    struct text made = {0};
+    enum status status = check_dir(m, &made);
+    *missing = made.length > 0;
+    text_free(&made);
+    if (status == OK && *missing)
+        status = folder_make(m->folder.chars);
+    return status == OK ? OK : fail(IO_ERROR, "%s", fail_text());
+}
+
+enum status memory_restore_folder(const struct memory_checkpoints *m)
+{
+    struct run_record record;
+    bool missing;
+    TRY(make_folder(m, &missing));
+    TRY(checkpoint_lock_check(m->lock));
+    TRY(run_record_read(m->folder.chars, &record));
+    if (strcmp(record.run, m->run) == 0)
+        return OK;
+    print_line(stderr, "warning: checkpoint.memory_dir: %s%s was removed; it is created again",
+               m->folder.chars, missing ? "" : "/run.json");
+    memcpy(record.run, m->run, sizeof record.run);
+    return run_record_write(m->folder.chars, &record);
 }
 
 static enum status open_folders(struct memory_checkpoints *m)

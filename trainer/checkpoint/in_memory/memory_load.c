@@ -29,6 +29,7 @@ struct round {
     int count;
     struct listing own;
     struct manifest manifest; // of `own`; {0}: handed on
+    struct text skipped;      // lines about newer ones on this node that are damaged
 };
 
 /* ---- what there is ---- */
@@ -50,18 +51,16 @@ static enum status identity_of(const struct memory_checkpoints *m, int64_t step,
 static enum status find_own(const struct memory_checkpoints *m, int64_t from, int64_t below,
                             struct round *out)
 {
-    struct text skipped = {0};
     int64_t step = below;
     bool found = false;
     enum status status = OK;
     while (status == OK && !found && step >= 0) {
         manifest_free(&out->manifest);
-        status = folder_newest_manifest(m->folder.chars, step, &step, &out->manifest, &skipped);
+        status = folder_newest_manifest(m->folder.chars, step, &step, &out->manifest, &out->skipped);
         found = status == OK && step >= from && strcmp(out->manifest.identity.run, m->run) == 0 &&
                 hex_parse(out->manifest.identity.save, &out->own.save);
     }
     out->own.step = found ? step : -1;
-    text_free(&skipped);
     return status == OK ? OK : fail(status, "checkpoint.memory_dir: %s", fail_text());
 }
 
@@ -94,12 +93,16 @@ static enum status round_begin(const struct memory_checkpoints *m, int64_t from,
         qsort(out->list, (size_t)out->count, sizeof *out->list, newest_first);
     while (out->count > 0 && out->list[out->count - 1].step < out->list[0].step)
         out->count--;
+    // Nodes that lack the newest one get its manifest, and report their own if it is damaged.
+    if (status == OK && (out->count == 0 || out->own.step == out->list[0].step))
+        fputs(text_chars(&out->skipped), stderr);
     return status;
 }
 
 static void round_end(struct round *r)
 {
     manifest_free(&r->manifest);
+    text_free(&r->skipped);
     free(r->list);
 }
 

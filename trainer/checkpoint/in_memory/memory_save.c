@@ -23,7 +23,7 @@ struct memory_save {
 static enum status begin_on_node(struct memory_save *s)
 {
     const struct memory_checkpoints *m = s->memory;
-    TRY(checkpoint_lock_check(m->lock));
+    TRY(memory_restore_folder(m));
     TRY(folder_keep_only(m->folder.chars, m->run, m->complete));
     return folder_begin(m->folder.chars, m->rank_state->step, &s->ticket);
 }

@@ -29,3 +29,7 @@ struct memory_checkpoints {
 
 /* True for the rank that creates and removes folders on its node. */
 bool memory_is_leader(const struct memory_checkpoints *memory);
+
+/* Checks the lock of this node's folder. Creates the folder and its record again, with a warning, if they
+ * were removed during the run. IO_ERROR if that is not possible. */
+MUST_USE enum status memory_restore_folder(const struct memory_checkpoints *memory);
