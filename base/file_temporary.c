@@ -172,8 +172,8 @@ static void write_back(int fd)
     if (fstat(fd, &info) != 0)
         return;
     for (int64_t at = 0; at + part < info.st_size; at += part) {
-        // The next part begins before this one is complete.
-        sync_file_range(fd, at, 2 * part, SYNC_FILE_RANGE_WRITE);
+        // The next parts begin before this one is complete.
+        sync_file_range(fd, at, 8 * part, SYNC_FILE_RANGE_WRITE);
         if (sync_file_range(fd, at, part, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER) != 0)
             return;
         progress_continue();
