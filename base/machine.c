@@ -24,6 +24,15 @@ void *huge_pages_alloc(size_t bytes)
     return out;
 }
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+void huge_pages_collapse(void *data, size_t bytes)
+{
+    (void)madvise(data, bytes, MADV_COLLAPSE); // a kernel without it keeps the small ones
+}
+
 /* ---- cgroups ---- */
 
 enum { MAX_FILE_BYTES = 1 << 20 };

@@ -34,13 +34,15 @@ MEMORY = f"/dev/shm/cuboid-crash-{os.getpid()}"
 IN_MEMORY = [f"checkpoint.memory_dir={MEMORY}", "checkpoint.non_persistent_save_interval=1",
              "checkpoint.save_interval=0"]
 # Files of more than a block, which are written past the page cache.
-DIRECT = ["checkpoint.async_save=true", "model.hidden_size=64", "model.vocab_size=8200"]
+LARGE = ["model.hidden_size=64", "model.vocab_size=8200"]
+DIRECT = ["checkpoint.async_save=true", *LARGE]
 RUNS = {"sync": ["dp=2"], "async": ["dp=2", "checkpoint.async_save=true"], "memory": ["dp=2", *IN_MEMORY]}
 if FULL:
     RUNS |= {"zero": ["dp=2", "parallel.zero_stage=1"],
              "async-zero": ["dp=2", "parallel.zero_stage=2", "checkpoint.async_save=true"],
              "memory-zero": ["dp=4", "parallel.zero_stage=1", *IN_MEMORY],
-             "direct": ["dp=2", *DIRECT], "direct-zero": ["dp=2", "parallel.zero_stage=1", *DIRECT]}
+             "large": ["dp=2", *LARGE], "direct": ["dp=2", *DIRECT],
+             "direct-zero": ["dp=2", "parallel.zero_stage=1", *DIRECT]}
     RUNS = {name: RUNS[name] for name in sys.argv[4:] or RUNS}
 # Of each kind and run, without --full.
 POINTS = int(os.environ.get("POINTS", "3" if "CUBOID_LONG_TESTS" in os.environ else "2"))
