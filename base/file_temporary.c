@@ -67,9 +67,6 @@ enum status file_temporary_create(const char *path, struct file_temporary *out)
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 
 enum { STAT_BLOCK_BYTES = 512 };
 
@@ -92,7 +89,7 @@ static bool make_huge(int fd, char *page)
         madvise(page, 1, MADV_POPULATE_WRITE) != 0 || fstat(fd, &after) != 0)
         return false;
     return after.st_blocks - before.st_blocks >= HUGE_PAGE_BYTES / STAT_BLOCK_BYTES ||
-           madvise(page, HUGE_PAGE_BYTES, MADV_COLLAPSE) == 0;
+           huge_pages_collapse(page, HUGE_PAGE_BYTES);
 }
 
 /* Makes a huge page of a hole: in a mapping at a multiple of its size. */

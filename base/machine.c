@@ -28,9 +28,9 @@ void *huge_pages_alloc(size_t bytes)
 #define MADV_COLLAPSE 25
 #endif
 
-void huge_pages_collapse(void *data, size_t bytes)
+bool huge_pages_collapse(void *data, size_t bytes)
 {
-    (void)madvise(data, bytes, MADV_COLLAPSE); // a kernel without it keeps the small ones
+    return madvise(data, bytes, MADV_COLLAPSE) == 0;
 }
 
 /* ---- cgroups ---- */

@@ -34,8 +34,9 @@ enum { HUGE_PAGE_BYTES = 1 << 21 };
 /* Returns memory for free(), or NULL. From HUGE_PAGE_BYTES on it begins at a multiple of that and is in huge
  * pages, as far as it fills them; smaller memory begins at a multiple of 64. */
 void *huge_pages_alloc(size_t bytes);
-/* Has small pages, which such memory has if it was used before, replaced by huge ones (Linux 6.1). */
-void huge_pages_collapse(void *data, size_t bytes);
+/* Has small pages, which such memory has if it was used before, replaced by huge ones (Linux 6.1). Returns
+ * false if they remain. */
+bool huge_pages_collapse(void *data, size_t bytes);
 
 /* ---- kernel files ---- */
 
