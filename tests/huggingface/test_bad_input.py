@@ -71,7 +71,8 @@ CONFIGS = [
     ("llama", {"quantization_config": {"bits": 4}}, 'quantization_config {"bits":4} cannot be expressed'),
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 'rope_scaling {"type":"dynamic","factor":2.0}'),
     ("llama", {"rope_scaling": {"rope_type": "linear"}}, "factor of RoPE is missing"),
-    ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 0.7}}, "mscale 0.7 of rope_type"),
+    ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 0.7, "mscale_all_dim": 1.0}},
+     "mscale 0.7 of rope_type"),
     ("llama", {"rope_parameters": {"rope_type": "longrope"}}, 'rope_parameters {"rope_type":"longrope"}'),
     ("llama", {"rms_norm_eps": "tiny"}, 'rms_norm_eps "tiny" is not valid; expected a number'),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 cannot be expressed; Cuboid supports 1"),
@@ -125,6 +126,12 @@ def retype(tensors):
     tensors["model.norm.weight"] = "I32", shape, data
 
 
+def different(tensors):
+    """The embedding with another last element."""
+    dtype, shape, data = tensors["model.embed_tokens.weight"]
+    return dtype, shape, data[:-4] + struct.pack("<f", 0.25)
+
+
 def overwrite(path, data):
     with open(path, "wb") as file:
         file.write(data)
@@ -136,6 +143,12 @@ TENSORS = [
     ("llama", lambda: change_tensors(lambda t: t.update(extra=t[NORM])), "tensor extra is not part of the LlamaFor"),
     ("llama", lambda: change_tensors(reshape), "model.norm.weight has shape [1, 16], but config.json needs [16]"),
     ("llama", lambda: change_tensors(retype), "model.norm.weight has dtype I32; Cuboid supports F32, BF16 and F16"),
+    ("tied", lambda: change_tensors(lambda t: t.update({"lm_head.weight": different(t)})),
+     "element 1023 of lm_head.weight is 0.25, but -0.197037 in model.embed_tokens.weight, although"),
+    ("tied", lambda: change_tensors(lambda t: t.update({"lm_head.weight": different(t)})),
+     "; use --untie to import this head, as transformers 5 does, or --tie to drop it, as transformers 4 does"),
+    ("tied", lambda: change_tensors(lambda t: t.update({"lm_head.weight": t[NORM]})),
+     "lm_head.weight is [16] of type F32, but model.embed_tokens.weight has shape [64, 16]"),
     ("llama", lambda: os.remove("changed/model.safetensors"), "has neither model.safetensors nor model.safetensors.in"),
     ("llama", lambda: os.remove("changed/config.json"), "changed/config.json: No such file"),
     ("llama", lambda: (os.remove("changed/model.safetensors"), os.symlink("gone", "changed/model.safetensors")),
@@ -162,6 +175,13 @@ def refused_tensors():
         change()
         expect_refused(f"damage {i}", ["import", "changed"], message)
         shutil.rmtree("changed")
+
+
+def refused_choices():
+    expect_refused("untie", ["import", "llama", "--untie"], "has tie_word_embeddings false, so there is nothing to cho")
+    expect_refused("tie", ["import", "llama", "--tie"], "so there is nothing to choose; remove --untie or --tie")
+    expect_refused("both", ["import", "tied", "--tie", "--untie"], "--untie and --tie are mutually exclusive")
+    expect_refused("none", ["import", "tied", "--untie"], "lm_head.weight is missing, which --untie needs")
 
 
 def refused_bytes():
@@ -361,11 +381,13 @@ def main():
         for name in ("llama", "mistral", "qwen3", "gpt2"):
             models.write_model(name, models.CASES[name])
         models.write_model("files", models.CASES["llama"], files=3)
+        models.write_model("tied", {**models.CASES["llama"], "tie_word_embeddings": True})
         done = command("import", "llama", "-o", "ckpt")
         if done.returncode != 0:
             sys.exit(done.stderr)
         refused_configs()
         refused_tensors()
+        refused_choices()
         refused_bytes()
         unusable_tokenizers()
         not_finite()

@@ -105,6 +105,64 @@ def reads_old_files():
             sys.exit(f"old: {name} has other values")
 
 
+def import_changed(name, change, keys, *options):
+    """Imports a copy of a model with other tensors and keys of its config.json."""
+    shutil.copytree(name, "changed")
+    tensors = models.read_safetensors("changed/model.safetensors")
+    change(tensors)
+    models.write_safetensors("changed/model.safetensors", tensors)
+    with open("changed/config.json", "w", encoding="utf-8") as file:
+        json.dump({**models.CASES[name], **keys}, file)
+    run(CUBOID, "checkpoint", "import", "changed", "-o", "changed-ckpt", *options)
+    shutil.rmtree("changed")
+
+
+def imports_heads_by_choice():
+    """A tied model with another lm_head.weight: untied it is the model with this head, tied the one without. A head
+    that is a copy, also in another type, is dropped without a choice."""
+    def same(what, other):
+        run(CUBOID, "checkpoint", "diff", "changed-ckpt", other)
+        shutil.rmtree("changed-ckpt")
+        print(f"{what}: the same as {other}")
+
+    embedding = "model.embed_tokens.weight"
+    import_changed("llama", lambda t: None, {"tie_word_embeddings": True}, "--untie")
+    same("llama, tied in config.json, --untie", "llama-ckpt")
+    import_changed("llama", lambda t: t.pop("lm_head.weight"), {"tie_word_embeddings": True})
+    os.rename("changed-ckpt", "tied-ckpt")
+    import_changed("llama", lambda t: None, {"tie_word_embeddings": True}, "--tie")
+    same("llama, tied in config.json, --tie", "tied-ckpt")
+    import_changed("llama", lambda t: t.update({"lm_head.weight": t[embedding]}), {"tie_word_embeddings": True})
+    same("llama, a copy as its head", "tied-ckpt")
+
+    def narrow_copy(tensors):
+        _, shape, data = tensors[embedding]
+        halves = b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4))
+        tensors["lm_head.weight"] = "BF16", shape, halves
+        tensors[embedding] = "F32", shape, b"".join(b"\0\0" + halves[i:i + 2] for i in range(0, len(halves), 2))
+    import_changed("llama", narrow_copy, {"tie_word_embeddings": True})
+    shutil.rmtree("changed-ckpt")
+
+
+def exports_uneven_heads():
+    """transformers refuses a LlamaForCausalLM whose heads do not divide the hidden size; Mistral's it loads. The keys
+    of yarn that transformers does not read are no obstacle."""
+    config = {**models.CASES["mistral"], "sliding_window": None, "head_dim": 8, "num_attention_heads": 6,
+              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0}}
+    models.HEADS = 6
+    models.write_model("uneven", config)
+    models.HEADS = 4
+    run(CUBOID, "checkpoint", "import", "uneven", "-o", "uneven-ckpt")
+    run(CUBOID, "checkpoint", "export", "uneven-ckpt", "-o", "uneven-out")
+    with open("uneven-out/config.json", encoding="utf-8") as file:
+        if json.load(file)["architectures"] != ["MistralForCausalLM"]:
+            sys.exit("6 heads of 8 channels, hidden_size 16: not exported as MistralForCausalLM")
+    done = subprocess.run([CUBOID, "checkpoint", "export", "uneven-ckpt", "-o", "llama-out", "--architecture",
+                           "LlamaForCausalLM"], capture_output=True, text=True, check=False)
+    if done.returncode != 2 or "num_attention_heads 6 cannot be expressed by LlamaForCausalLM" not in done.stderr:
+        sys.exit(f"export of uneven heads as LlamaForCausalLM: {done.returncode} {done.stderr}")
+
+
 def byte_alphabet():
     """The characters that stand for bytes in a byte-level vocabulary: themselves, or from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -245,6 +303,8 @@ def main():
             round_trip(name, config, "F16", 1, "--dtype", "fp16")
         continues_on_any_layout()
         reads_old_files()
+        imports_heads_by_choice()
+        exports_uneven_heads()
         copies_the_tokenizer()
         reads_sentencepiece()
         keeps_unknown_tokenizers()

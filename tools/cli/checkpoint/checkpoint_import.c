@@ -7,14 +7,23 @@
 
 #include <stdlib.h>
 
-static enum status parse(int argc, char **argv, const char **out, const char **folder)
+struct arguments {
+    const char *folder, *out;
+    enum pretrained_head head;
+};
+
+static enum status parse(int argc, char **argv, struct arguments *a)
 {
-    const struct option options[] = {{"-o", OPTION_TEXT, out, 0, 0}, {"--output", OPTION_TEXT, out, 0, 0}};
+    bool untie = false, tie = false;
+    const struct option options[] = {{"-o", OPTION_TEXT, &a->out, 0, 0},
+                                     {"--output", OPTION_TEXT, &a->out, 0, 0},
+                                     {"--untie", OPTION_FLAG, &untie, 0, 0},
+                                     {"--tie", OPTION_FLAG, &tie, 0, 0}};
     int count;
     const char **rest = calloc((size_t)argc + 1, sizeof *rest);
     if (rest == NULL)
         return fail(NO_MEMORY, "no memory for the arguments");
-    enum status status = options_parse(argc, argv, options, 2, rest, &count);
+    enum status status = options_parse(argc, argv, options, sizeof options / sizeof *options, rest, &count);
     if (status == OK && count != 1)
         status =
             fail(BAD_USAGE, "checkpoint import: expected one folder with config.json and model.safetensors; "
@@ -23,29 +32,34 @@ static enum status parse(int argc, char **argv, const char **out, const char **f
         status =
             fail(BAD_USAGE, "checkpoint import: the name of the model's folder is empty; use a folder with "
                             "config.json and model.safetensors");
-    if (status == OK && *out == NULL)
+    if (status == OK && a->out == NULL)
         status =
             fail(BAD_USAGE, "checkpoint import: no output given; use -o and a folder that does not exist");
-    *folder = rest[0];
+    if (status == OK && untie && tie)
+        status =
+            fail(BAD_USAGE, "checkpoint import: --untie and --tie are mutually exclusive; use one of them");
+    a->folder = rest[0];
+    a->head = untie ? PRETRAINED_HEAD_UNTIED : tie ? PRETRAINED_HEAD_TIED : PRETRAINED_HEAD_REFUSED;
     free(rest);
     return status;
 }
 
 int checkpoint_import(int argc, char **argv)
 {
-    const char *out = NULL, *folder = NULL;
+    struct arguments a = {.head = PRETRAINED_HEAD_REFUSED};
     struct problems warnings = {0};
     struct pretrained_import_result result;
-    enum status status = parse(argc, argv, &out, &folder);
+    enum status status = parse(argc, argv, &a);
     if (status == OK)
-        status = pretrained_import(folder, out, &warnings, &result);
+        status = pretrained_import(a.folder, a.out, a.head, &warnings, &result);
     problems_print(&warnings, stderr);
     problems_free(&warnings);
     if (status == OK) {
         char count[NUMBER_CHARS];
-        print_line(stderr, "%s: %s, %s parameters, %d tensors in %d file%s, stored in %s%s%s", out,
-                   result.architecture->name, count_text((double)result.elements, count), result.tensors,
-                   result.files, result.files == 1 ? "" : "s", result.dtype,
+        print_line(stderr, "%s: %s%s, %s parameters, %d tensors in %d file%s, stored in %s%s%s", a.out,
+                   result.architecture->name, a.head == PRETRAINED_HEAD_UNTIED ? " with its own head" : "",
+                   count_text((double)result.elements, count), result.tensors, result.files,
+                   result.files == 1 ? "" : "s", result.dtype,
                    result.tokenizer != NULL ? ", with " : "; no tokenizer",
                    result.tokenizer != NULL ? result.tokenizer : "");
         fputs(text_chars(&result.model_yaml), stdout);

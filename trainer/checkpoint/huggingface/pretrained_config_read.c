@@ -242,6 +242,15 @@ static const char *scaling_type(const json_t *object)
     return type == NULL ? "default" : json_string_value(type);
 }
 
+/* transformers reads the two keys of yarn only if neither is zero. */
+static bool is_idle_mscale(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    return (strcmp(name, "mscale") == 0 || strcmp(name, "mscale_all_dim") == 0) && json_is_number(value) &&
+           (json_number_value(get(object, "mscale")) == 0.0 ||
+            json_number_value(get(object, "mscale_all_dim")) == 0.0);
+}
+
 /* Keys of the scaling object that are not in the table: read elsewhere, or of one value only. */
 static enum status check_scaling_key(const struct reader *r, const struct rope_type *scaling,
                                      const json_t *object, const char *name, const json_t *value)
@@ -254,7 +263,8 @@ static enum status check_scaling_key(const struct reader *r, const struct rope_t
         if (strcmp(read_elsewhere[i], name) == 0)
             return OK;
     const bool neutral = (strcmp(name, "partial_rotary_factor") == 0 && json_number_value(value) == 1.0) ||
-                         (strcmp(name, "truncate") == 0 && json_is_true(value));
+                         (strcmp(name, "truncate") == 0 && json_is_true(value)) ||
+                         (strcmp(scaling->type, "yarn") == 0 && is_idle_mscale(object, name));
     const double factor = json_number_value(get(object, "factor"));
     const double published = 0.1 * log(factor > 1.0 ? factor : 1.0) + 1.0;
     if (neutral || json_is_null(value) ||

@@ -10,13 +10,19 @@
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
 #include "trainer/files/yaml.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+static const char head_name[] = "lm_head.weight"; // of every architecture
+
+enum { HEAD_PIECE = 1 << 20 }; // elements that are compared at once
+
 struct import {
     const char *folder, *out;
+    enum pretrained_head head;
     struct pretrained_config config;
     struct pretrained_tokenizer found;  // of the folder
     struct text config_path, tokenizer; // tokenizer: its path when the checkpoint is complete; empty: none
@@ -36,6 +42,24 @@ struct import {
 
 /* ---- the model ---- */
 
+/* Applies the choice of the caller to tie_word_embeddings. */
+static enum status choose_head(struct import *m)
+{
+    struct pretrained_value *tied = m->config.values;
+    const struct pretrained_value *end = tied + m->config.count;
+    while (tied < end && strcmp(tied->key, "tie_word_embeddings") != 0)
+        tied++;
+    CHECK(tied < end); // every architecture has this key
+    if (strcmp(tied->value, "true") != 0)
+        return fail(BAD_USAGE,
+                    "checkpoint import: %s has tie_word_embeddings %s, so there is nothing to choose; remove "
+                    "--untie or --tie",
+                    m->config_path.chars, tied->value);
+    if (m->head == PRETRAINED_HEAD_UNTIED)
+        snprintf(tied->value, sizeof tied->value, "false");
+    return OK;
+}
+
 static enum status read_config(struct import *m, struct problems *warnings)
 {
     enum { MAX_BYTES = 16 << 20 };
@@ -45,7 +69,7 @@ static enum status read_config(struct import *m, struct problems *warnings)
     if (status == OK)
         status = pretrained_config_parse(m->config_path.chars, &json, warnings, &m->config);
     text_free(&json);
-    return status;
+    return status == OK && m->head != PRETRAINED_HEAD_REFUSED ? choose_head(m) : status;
 }
 
 static const char *base_name(const char *path)
@@ -84,13 +108,20 @@ static const char *shape_text(int ndim, const int64_t *dim, char out[64])
     return out;
 }
 
+static bool is_float(enum safetensors_dtype dtype)
+{
+    return dtype == SAFETENSORS_F32 || dtype == SAFETENSORS_BF16 || dtype == SAFETENSORS_F16;
+}
+
 static enum status check_tensor(struct import *m, const struct pretrained_tensor *tensor)
 {
     char expected[64], found[64];
     struct pretrained_entry *entry = pretrained_weights_find(&m->weights, tensor->name);
     if (entry == NULL)
         return fail(BAD_CHECKPOINT, "%s: tensor %s is missing, which %s needs", m->folder, tensor->name,
-                    m->config_path.chars);
+                    m->head == PRETRAINED_HEAD_UNTIED && strcmp(tensor->name, head_name) == 0
+                        ? "--untie"
+                        : m->config_path.chars);
     const struct safetensors_tensor *is = entry->tensor;
     bool same = is->ndim == tensor->ndim;
     for (int d = 0; same && d < tensor->ndim; d++)
@@ -99,7 +130,7 @@ static enum status check_tensor(struct import *m, const struct pretrained_tensor
         return fail(BAD_CHECKPOINT, "%s/%s: tensor %s has shape %s, but config.json needs %s", m->folder,
                     m->weights.names[entry->file], tensor->name, shape_text(is->ndim, is->dim, found),
                     shape_text(tensor->ndim, tensor->dim, expected));
-    if (is->dtype != SAFETENSORS_F32 && is->dtype != SAFETENSORS_BF16 && is->dtype != SAFETENSORS_F16)
+    if (!is_float(is->dtype))
         return fail(BAD_CHECKPOINT, "%s/%s: tensor %s has dtype %s; Cuboid supports F32, BF16 and F16",
                     m->folder, m->weights.names[entry->file], tensor->name,
                     safetensors_dtype_name(is->dtype));
@@ -115,13 +146,13 @@ static bool ends_with(const char *name, const char *end)
     return length >= tail && strcmp(name + length - tail, end) == 0;
 }
 
-/* Constants, and the copy of a tied head, are not read. */
+/* Constants, and a tied head, are not imported. */
 static bool is_ignored(const struct import *m, const char *name)
 {
     for (const char *const *end = m->config.architecture->ignored_tensors; *end != NULL; end++)
         if (ends_with(name, *end))
             return true;
-    return m->recipe->model.tie_word_embeddings && strcmp(name, "lm_head.weight") == 0;
+    return m->recipe->model.tie_word_embeddings && strcmp(name, head_name) == 0;
 }
 
 static enum status check_tensors(struct import *m)
@@ -148,6 +179,84 @@ static enum status open_model(struct import *m)
     TRY(pretrained_tensors_create(m->config.architecture, &m->params, m->recipe->model.kv_channels,
                                   has_prefix(m), &m->tensors));
     return check_tensors(m);
+}
+
+/* ---- the head ---- */
+
+/* The tensor of the embedding, which a tied head shares. */
+static const struct pretrained_entry *embedding_entry(const struct import *m)
+{
+    const int embedding = params_find(&m->params, "embedding.weight");
+    for (int i = 0; i < m->tensors.count; i++)
+        if (m->tensors.list[i].part[0] == embedding)
+            return pretrained_weights_find(&m->weights, m->tensors.list[i].name);
+    return NULL;
+}
+
+/* Reads elements [first, first + count) as fp32. `raw`: memory for them in their type. */
+static enum status read_wide(const struct import *m, const struct pretrained_entry *entry, int64_t first,
+                             int64_t count, char *raw, float *wide)
+{
+    const enum safetensors_dtype dtype = entry->tensor->dtype;
+    const size_t each = safetensors_dtype_bytes(dtype);
+    const bool is_wide = dtype == SAFETENSORS_F32;
+    TRY(stop_signals_check());
+    TRY(safetensors_read(m->weights.files[entry->file], entry->tensor, first * (int64_t)each,
+                         (size_t)count * each, is_wide ? (char *)wide : raw));
+    if (!is_wide)
+        widen_floats(dtype == SAFETENSORS_BF16 ? BF16 : F16, raw, wide, count);
+    return OK;
+}
+
+static enum status refuse_head(const struct import *m, const struct pretrained_entry *head,
+                               const struct pretrained_entry *embedding, int64_t element,
+                               const float values[2])
+{
+    return fail(BAD_CHECKPOINT,
+                "%s/%s: element %lld of %s is %g, but %g in %s, although config.json has tie_word_embeddings "
+                "true; use --untie to import this head, as transformers 5 does, or --tie to drop it, as "
+                "transformers 4 does",
+                m->folder, m->weights.names[head->file], (long long)element, head_name, (double)values[0],
+                (double)values[1], embedding->tensor->name);
+}
+
+/* Compares the two in pieces: a head that is a copy is not imported, and another one only by choice. */
+static enum status compare_head(const struct import *m, const struct pretrained_entry *head,
+                                const struct pretrained_entry *embedding, float *wide[2])
+{
+    const int64_t count =
+        embedding->tensor->bytes / (int64_t)safetensors_dtype_bytes(embedding->tensor->dtype);
+    for (int64_t at = 0, piece; at < count; at += piece) {
+        piece = count - at < HEAD_PIECE ? count - at : HEAD_PIECE;
+        TRY(read_wide(m, head, at, piece, m->band, wide[0]));
+        TRY(read_wide(m, embedding, at, piece, m->band, wide[1]));
+        for (int64_t i = 0; i < piece; i++) {
+            const float values[2] = {wide[0][i], wide[1][i]};
+            if (!(values[0] == values[1] || (isnan(values[0]) && isnan(values[1]))))
+                return refuse_head(m, head, embedding, at + i, values);
+        }
+    }
+    return OK;
+}
+
+static enum status check_head(const struct import *m)
+{
+    const struct pretrained_entry *head = pretrained_weights_find(&m->weights, head_name),
+                                  *embedding = embedding_entry(m);
+    if (head == NULL || head->used || m->head == PRETRAINED_HEAD_TIED)
+        return OK;
+    char expected[64], found[64];
+    const struct safetensors_tensor *is = head->tensor, *as = embedding->tensor;
+    if (is->ndim != as->ndim || is->dim[0] != as->dim[0] || is->dim[1] != as->dim[1] || !is_float(is->dtype))
+        return fail(BAD_CHECKPOINT, "%s/%s: tied %s is %s of type %s, but %s has shape %s", m->folder,
+                    m->weights.names[head->file], head_name, shape_text(is->ndim, is->dim, found),
+                    safetensors_dtype_name(is->dtype), as->name, shape_text(as->ndim, as->dim, expected));
+    float *wide = malloc(2 * HEAD_PIECE * sizeof *wide);
+    if (wide == NULL)
+        return fail(NO_MEMORY, "no memory to compare %s", head_name);
+    enum status status = compare_head(m, head, embedding, (float *[]){wide, wide + HEAD_PIECE});
+    free(wide);
+    return status;
 }
 
 /* ---- writing ---- */
@@ -355,7 +464,8 @@ static enum status read_input(struct import *m, struct problems *warnings)
     TRY(pretrained_tokenizer_find(m->folder, m->recipe->model.vocab_size, warnings, &m->found));
     TRY(open_model(m));
     TRY(list_shards(m));
-    return allocate(m);
+    TRY(allocate(m));
+    return check_head(m);
 }
 
 static enum status import(struct import *m, struct problems *warnings, struct text *yaml)
@@ -376,10 +486,10 @@ static void describe(const struct import *m, struct pretrained_import_result *ou
         out->elements += pretrained_tensor_elements(&m->tensors.list[i]);
 }
 
-enum status pretrained_import(const char *folder, const char *out, struct problems *warnings,
-                              struct pretrained_import_result *result)
+enum status pretrained_import(const char *folder, const char *out, enum pretrained_head head,
+                              struct problems *warnings, struct pretrained_import_result *result)
 {
-    struct import m = {.folder = folder, .out = out};
+    struct import m = {.folder = folder, .out = out, .head = head};
     struct text yaml = {0};
     enum status status = import(&m, warnings, &yaml);
     output_folder_free(&m.output);

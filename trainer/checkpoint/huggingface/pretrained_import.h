@@ -16,6 +16,13 @@
 
 enum { PRETRAINED_BAND_BYTES = 8 << 20 };
 
+/* What becomes of an lm_head.weight that differs from the embedding, although config.json ties the two. */
+enum pretrained_head {
+    PRETRAINED_HEAD_REFUSED,
+    PRETRAINED_HEAD_UNTIED, // imported, with tie_word_embeddings false
+    PRETRAINED_HEAD_TIED    // dropped
+};
+
 struct pretrained_import_result {
     const struct pretrained_architecture *architecture;
     int tensors, files;     // in DIR
@@ -26,6 +33,7 @@ struct pretrained_import_result {
 };
 
 /* BAD_CHECKPOINT names the file, the key or tensor, and what is supported; BAD_USAGE if `out` exists. On
- * failure nothing remains under that name. */
-MUST_USE enum status pretrained_import(const char *folder, const char *out, struct problems *warnings,
-                                       struct pretrained_import_result *result);
+ * failure nothing remains under that name. `head` other than REFUSED: BAD_USAGE for a model that is not tied;
+ * a file without lm_head.weight cannot be untied. */
+MUST_USE enum status pretrained_import(const char *folder, const char *out, enum pretrained_head head,
+                                       struct problems *warnings, struct pretrained_import_result *result);

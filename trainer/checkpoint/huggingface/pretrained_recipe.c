@@ -334,6 +334,11 @@ static enum status try_architecture(const struct recipe *recipe,
         status = pretrained_recipe(&config, "config.json", "export", NULL, NULL, &back);
     if (status == OK)
         *count = differences(recipe, back, first);
+    if (status == OK && *count == 0 && architecture->needs_whole_heads &&
+        recipe->model.hidden_size % recipe->model.num_attention_heads != 0) {
+        *count = 1;
+        *first = "model.num_attention_heads";
+    }
     problems_free(&warnings);
     recipe_destroy(back);
     return status;

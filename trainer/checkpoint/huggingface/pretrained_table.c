@@ -272,11 +272,11 @@ static const char *const gpt2_ignored[] = {".attn.bias", ".attn.masked_bias", NU
 
 /* ---- architectures ---- */
 
-#define DECODER(name_, type_, keys_, implied_)                                         \
+#define DECODER(name_, type_, keys_, implied_, whole_)                                 \
     {                                                                                  \
         .name = (name_), .model_type = (type_), .prefix = "model.", .keys = (keys_),   \
         .activations = gated_activations, .implied = (implied_), .rows = decoder_rows, \
-        .ignored_tensors = decoder_ignored                                             \
+        .ignored_tensors = decoder_ignored, .needs_whole_heads = (whole_)              \
     }
 
 static const struct pretrained_architecture architectures[] = {
@@ -296,10 +296,10 @@ static const struct pretrained_architecture architectures[] = {
      .implied = bloom_implied,
      .rows = bloom_rows,
      .ignored_tensors = bloom_ignored},
-    DECODER("LlamaForCausalLM", "llama", llama_keys, decoder_implied),
-    DECODER("MistralForCausalLM", "mistral", mistral_keys, decoder_implied_no_bias),
-    DECODER("Qwen2ForCausalLM", "qwen2", qwen2_keys, qwen2_implied),
-    DECODER("Qwen3ForCausalLM", "qwen3", qwen3_keys, qwen3_implied),
+    DECODER("LlamaForCausalLM", "llama", llama_keys, decoder_implied, true),
+    DECODER("MistralForCausalLM", "mistral", mistral_keys, decoder_implied_no_bias, false),
+    DECODER("Qwen2ForCausalLM", "qwen2", qwen2_keys, qwen2_implied, false),
+    DECODER("Qwen3ForCausalLM", "qwen3", qwen3_keys, qwen3_implied, false),
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof *architectures };
 

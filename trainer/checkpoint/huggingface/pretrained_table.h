@@ -11,6 +11,8 @@
  * mapped, fixed to the one value that Cuboid computes, or listed as one that does not change the function. */
 #pragma once
 
+#include <stdbool.h>
+
 /* How the parts (parameters of Cuboid, [outputs, inputs]) make up one tensor of the other side. */
 enum pretrained_layout {
     PRETRAINED_ROWS,       // concatenated: [sum of outputs, inputs]
@@ -63,6 +65,7 @@ struct pretrained_architecture {
     const struct pretrained_pair *implied;     // from a model key to its value in every such model
     const struct pretrained_row *rows;
     const char *const *ignored_tensors; // ends of the names of constants, which old files have
+    bool needs_whole_heads;             // transformers refuses a hidden_size that its heads do not divide
 };
 
 /* Architecture `index`; NULL past the last. On export the first one that expresses a model is used. */
