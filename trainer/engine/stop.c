@@ -27,8 +27,9 @@ struct stop {
     sigset_t save;        // signals that request a save
     atomic_int received;  // the first exit signal; 0: none
     atomic_int saves;     // number of save signals
-    pthread_mutex_t lock; // protects the members below
+    pthread_mutex_t lock; // held while a signal is read and handled; protects the members below
     bool training;
+    int interrupts;         // number of SIGINT
     struct text checkpoint; // empty: no checkpoint
     atomic_int *leaving;    // of the monitor; NULL: none
 };
@@ -65,20 +66,19 @@ static _Noreturn void end_before_training(const struct stop *stop, int number, p
            name_of(number), saved ? stop->checkpoint.chars : "there is no checkpoint yet");
 }
 
-static void announce_end(struct stop *stop)
+static _Noreturn void end_at_once(const struct stop *stop, pid_t sender)
 {
-    pthread_mutex_lock(&stop->lock);
     if (stop->leaving != NULL)
         atomic_store(stop->leaving, 1);
-    pthread_mutex_unlock(&stop->lock);
+    wait_for_rank_zero(stop, sender);
+    die_of(INTERRUPTED, "a second SIGINT: ended at once; steps after the last complete checkpoint are lost");
 }
 
+/* Called with the lock held. */
 static void receive(struct stop *stop, int number, pid_t sender)
 {
-    pthread_mutex_lock(&stop->lock);
     if (!stop->training)
         end_before_training(stop, number, sender);
-    pthread_mutex_unlock(&stop->lock);
     int none = 0;
     struct text line = {0};
     if (atomic_compare_exchange_strong(&stop->received, &none, number)) {
@@ -91,29 +91,36 @@ static void receive(struct stop *stop, int number, pid_t sender)
     text_free(&line);
 }
 
+/* Handles the signals that have arrived. Called with the lock held, so that a signal is never read but not yet
+ * handled when stop_training() checks. */
+static void receive_pending(struct stop *stop)
+{
+    struct signalfd_siginfo info;
+    while (read(stop->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        const int number = (int)info.ssi_signo;
+        if (sigismember(&stop->save, number) == 1) {
+            atomic_fetch_add(&stop->saves, 1);
+            continue;
+        }
+        stop->interrupts += number == SIGINT;
+        if (stop->interrupts > 1)
+            end_at_once(stop, (pid_t)info.ssi_pid);
+        receive(stop, number, (pid_t)info.ssi_pid);
+    }
+}
+
 static void *wait_for_signals(void *argument)
 {
     struct stop *stop = argument;
     struct pollfd files[] = {{.fd = stop->signals, .events = POLLIN}, {.fd = stop->wake, .events = POLLIN}};
-    int interrupts = 0;
     while (poll(files, 2, -1) > 0 || errno == EINTR) {
-        struct signalfd_siginfo info;
         if (files[1].revents != 0)
             break;
-        if (files[0].revents == 0 || read(stop->signals, &info, sizeof info) != (ssize_t)sizeof info)
+        if (files[0].revents == 0)
             continue;
-        if (sigismember(&stop->save, (int)info.ssi_signo) == 1) {
-            atomic_fetch_add(&stop->saves, 1);
-            continue;
-        }
-        interrupts += (int)info.ssi_signo == SIGINT;
-        if (interrupts > 1) {
-            announce_end(stop);
-            wait_for_rank_zero(stop, (pid_t)info.ssi_pid);
-            die_of(INTERRUPTED,
-                   "a second SIGINT: ended at once; steps after the last complete checkpoint are lost");
-        }
-        receive(stop, (int)info.ssi_signo, (pid_t)info.ssi_pid);
+        pthread_mutex_lock(&stop->lock);
+        receive_pending(stop);
+        pthread_mutex_unlock(&stop->lock);
     }
     return NULL;
 }
@@ -218,6 +225,8 @@ void stop_training(struct stop *stop)
     if (stop == NULL)
         return;
     pthread_mutex_lock(&stop->lock);
+    if (!stop->training)
+        receive_pending(stop); // they arrived before training, whenever the thread gets to read them
     stop->training = true;
     pthread_mutex_unlock(&stop->lock);
 }
