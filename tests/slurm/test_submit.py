@@ -152,6 +152,11 @@ def test_refusals():
             ([one, 'name="a\\nb"', "logging.run_dir=a"], 2, "name has a character that cannot be printed"),
             ([one, 'cluster.account="a\\nb"'], 2, "cluster.account has a character that cannot be printed"),
             ([one, "data.train=nothing"], 2, "nothing"),
+            (["cluster.gpus_per_node=4"], 2, "cluster.gpus_per_node 4: a job for GPUs, but cluster.device is cpu; use "
+             "cluster.device=cuda, or remove cluster.gpus_per_node"),
+            ([one, "cluster.sbatch=[--gres=gpu:4]"], 2, "cluster.sbatch [\"--gres=gpu:4\"]: a job for GPUs"),
+            ([one, "cluster.profile=dgx-h100", "cluster.gpus_per_node=4"], 2, "cluster.profile dgx-h100: a job for "
+             "GPUs"),
             ([one, "--after", "x"], 2, "--after x is not a job"),
             ([one, "--launch", " "], 2, "--launch is empty; use --launch 'srun "),
             ([one, "--after", "_1"], 2, "--after _1 is not a job"),
@@ -162,6 +167,13 @@ def test_refusals():
     done = run(CUBOID, "submit", "a.yaml", one, PATH="bin")
     expect("no Slurm", done.returncode == 1 and done.stderr.startswith("cuboid: sbatch cannot be started: ") and
            done.stderr.endswith("; is Slurm installed here? --print prints the script\n"), done)
+
+
+def test_missing_data():
+    """A script can be printed where the data are not; it is submitted only where they are."""
+    done = submit("cluster.nodes=1", "data.train=nothing", "--print")
+    expect("--print without data", done.returncode == 0 and done.stdout.startswith("#!") and
+           done.stderr.startswith("warning: ") and "nothing" in done.stderr, done)
 
 
 def test_refused_by_sbatch():
@@ -200,7 +212,8 @@ with tempfile.TemporaryDirectory() as folder:
     with open("a.yaml", "w", encoding="utf-8") as recipe:
         recipe.write(RECIPE)
     write_dataset("text", [i % 50 for i in range(4000)])
-    for case in (test_script, test_script_of_a_started_run, test_refusals, test_submits, test_refused_by_sbatch):
+    for case in (test_script, test_script_of_a_started_run, test_refusals, test_missing_data,
+                 test_submits, test_refused_by_sbatch):
         case()
 print("\n".join(failures) if failures else "ok")
 sys.exit(1 if failures else 0)

@@ -54,13 +54,16 @@ static enum status load_and_print(int argc, char **argv, const struct recipe_req
         .overrides = (const char *const *)(argv + 2),
         .override_count = (size_t)(argc - 2),
         .world_size = launcher->size,
-        .files = !request->quiet && (strcmp(argv[0], "train") == 0 || strcmp(argv[0], "submit") == 0),
+        .files = !request->quiet && !request->preview &&
+                 (strcmp(argv[0], "train") == 0 || strcmp(argv[0], "submit") == 0),
         .best = request->best,
         .progress = first && !request->quiet ? show_progress : NULL,
         .context = &progress,
     };
     enum status status = choose_load(&options, recipe, chosen, &problems);
     progress_line_clear(&progress);
+    if (status == OK && request->preview)
+        recipe_warn_of_files(*recipe, &problems);
     if (first && (status != OK || !request->quiet))
         problems_print(&problems, stderr);
     if (status == OK && first && !request->quiet)

@@ -10,9 +10,10 @@
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size);
 
 struct recipe_request {
-    bool alone; // as above
-    bool quiet; // print neither warnings nor the choice
-    bool best;  // choose every key that a plan can choose and that is not given
+    bool alone;   // as above
+    bool quiet;   // print neither warnings nor the choice
+    bool preview; // nothing is started: files that the recipe names may be missing here
+    bool best;    // choose every key that a plan can choose and that is not given
 };
 /* Same; also returns the choice. If 0 is returned, call chosen_free(). */
 int recipe_argument_choose(int argc, char **argv, const struct recipe_request *request,

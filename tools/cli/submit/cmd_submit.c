@@ -20,7 +20,7 @@ static const char help[] =
     "partition, account and sbatch (further lines). Before its time limit, or when it is preempted, the job\n"
     "saves a checkpoint, exits with 75 and is requeued by its script; then it resumes.\n"
     "\n"
-    "  --print           print the script, and submit nothing\n"
+    "  --print           print the script, and submit nothing; files may be missing on this machine\n"
     "  --after JOB       start when that job has ended; afterok:JOB: only if it succeeded\n"
     "  --requeues N      maximum number of requeues (default 100)\n"
     "  --restarts N      start the ranks again after a failure, inside the job, at most N times\n"
@@ -83,8 +83,8 @@ static int load_and_submit(const struct arguments *arguments, int argc, char **a
     struct chosen chosen;
     struct text program = {0};
     int size = 0;
-    const int bad =
-        recipe_argument_choose(argc, argv, &(struct recipe_request){.alone = true}, &recipe, &chosen, &size);
+    const struct recipe_request request = {.alone = true, .preview = arguments->print};
+    const int bad = recipe_argument_choose(argc, argv, &request, &recipe, &chosen, &size);
     if (bad != 0)
         return bad;
     char *folder = getcwd(NULL, 0);

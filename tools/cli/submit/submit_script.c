@@ -5,6 +5,7 @@
 #include "parallel/comm.h"
 #include "tools/cli/submit/launch.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/plan/profile/profile.h"
 
 #include <string.h>
 
@@ -75,13 +76,49 @@ const char *submit_stop_signal(const struct recipe *recipe)
     return signals->count > 0 ? signals->list[0] : NULL;
 }
 
+/* What asks for GPUs: a key, a line of cluster.sbatch, or the profile; NULL: nothing. */
+static const char *gpu_request(const struct recipe *recipe)
+{
+    static const char *const options[] = {"--gpus", "--gres=gpu", "-G"};
+    const struct recipe_cluster *cluster = &recipe->cluster;
+    struct cluster_profile *profile = NULL;
+    struct problems problems = {0};
+    if (cluster->profile != NULL && profile_load(cluster->profile, &profile, &problems) != OK)
+        problems_free(&problems); // (reported when the recipe was loaded)
+    const bool has_profile = profile != NULL, is_cpu = has_profile && profile->device.is_cpu;
+    profile_destroy(profile);
+    for (size_t i = 0; i < cluster->sbatch.count; i++)
+        for (size_t o = 0; o < sizeof options / sizeof *options; o++)
+            if (strncmp(cluster->sbatch.list[i], options[o], strlen(options[o])) == 0)
+                return "cluster.sbatch";
+    if (is_cpu)
+        return NULL;
+    return has_profile ? "cluster.profile" : cluster->gpus_per_node > 0 ? "cluster.gpus_per_node" : NULL;
+}
+
+static enum status check_device(const struct recipe *recipe)
+{
+    const struct device_traits *device = device_traits(recipe->cluster.device);
+    const char *key = gpu_request(recipe);
+    struct text value = {0};
+    if (!device->computes)
+        return fail(BAD_RECIPE, "cluster.device %s does not train; use cluster.device=%s", device->name,
+                    recipe->cluster.dry_device);
+    if (key == NULL || device->is_gpu)
+        return OK;
+    recipe_key_text(recipe, key, &value);
+    const enum status status = fail(
+        BAD_RECIPE, "%s %s: a job for GPUs, but cluster.device is %s; use cluster.device=cuda, or remove %s",
+        key, text_chars(&value), device->name, key);
+    text_free(&value);
+    return status;
+}
+
 enum status submit_check(const struct submission *s)
 {
     const struct recipe *recipe = s->recipe;
     const char *time = recipe->cluster.time;
-    if (!device_traits(recipe->cluster.device)->computes)
-        return fail(BAD_RECIPE, "cluster.device %s does not train; use cluster.device=%s",
-                    recipe->cluster.device, recipe->cluster.dry_device);
+    TRY(check_device(recipe));
     if (recipe->checkpoint.save == NULL)
         return fail(
             BAD_RECIPE,
