@@ -227,14 +227,14 @@ def zero():
 RECIPE = ("train", "recipes/gpt3-1.3b.yaml", "cluster.device=dry", "train.global_batch_size=32")
 PIPELINE = ("tp=2", "pp=4", "dp=1")
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
-COLUMNS = {"weights": "weights", "masters": "weights", "gradients": "gradients", "moments": "optimizer",
+COLUMNS = {"weights": "weights", "masters": "optimizer", "gradients": "gradients", "moments": "optimizer",
            "optimizer": "optimizer", "activations": "activations"}
 
 
 def memory_table(printed):
     """[{part: GiB}] of each row of the table that a dry run prints first."""
     lines = printed.split("\n")
-    first = next(i for i, line in enumerate(lines) if re.match(r"\s*rank\s+pp\s+weights", line))
+    first = next(i for i, line in enumerate(lines) if re.match(r"\s*rank\s+pp\s+(weights|masters)", line))
     names = re.split(r"\s{2,}", lines[first].strip())[2:]
     rows = []
     for line in lines[first + 1:]:
@@ -262,14 +262,14 @@ def memory_groups(run):
 
 
 def memory(run):
-    picture = Picture(860, 420, "Memory per rank: gpt3-1.3b on 8 ranks, fp32, microbatches of 1 × 2048 tokens")
+    picture = Picture(860, 420, "Memory per rank: gpt3-1.3b on 8 ranks, bf16, microbatches of 1 × 2048 tokens")
     base, height, groups = 352, 240, memory_groups(run)
     peak = max(sum(parts.values()) for _, bars in groups for _, parts in bars)
     at = 16
     for name in PARTS:
         picture.rect(at, 44, 16, 16, PARTS[name])
-        picture.text(at + 24, 57, name + (" (moments)" if name == "optimizer" else ""), "t l")
-        at += 176 if name == "optimizer" else 136
+        picture.text(at + 24, 57, name + (" (masters, moments)" if name == "optimizer" else ""), "t l")
+        at += 240 if name == "optimizer" else 136
     for gib in range(0, int(peak) + 1, 5):
         y = base - height * gib / peak
         picture.add(f'<path class="grid" d="M64 {y:.1f}H846"/>')

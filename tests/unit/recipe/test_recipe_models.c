@@ -3,6 +3,7 @@
  * transformers 5.24.0 with the same shapes (num_parameters() on the meta device), GPT2LMHeadModel for GPT-2,
  * GPT-3 and Megatron's models, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
  * and BloomForCausalLM. A wrong digit in a recipe, or in the declaration of a parameter, changes them. */
+#include "base/file.h"
 #include "layers/parameters/param.h"
 #include "tests/unit/recipe/recipe_case.h"
 
@@ -102,6 +103,25 @@ Test(recipe_models, of_megatron_have_the_sizes_of_the_formula)
         count++;
     }
     cr_assert_eq(count, 10);
+}
+
+/* The number of nodes decides the data-parallel degree: cluster.nodes=32 plans the model on 32 nodes. */
+Test(recipe_models, scale_with_the_nodes_and_are_bf16)
+{
+    for (int i = 0; i < MODELS; i++) {
+        char path[1024];
+        struct text file = {0};
+        if (strncmp(models[i].path, "models/", 7) != 0)
+            continue;
+        snprintf(path, sizeof path, RECIPES "%s", models[i].path);
+        struct recipe *recipe = load_model(path);
+        cr_expect_eq(recipe->precision.params_dtype, RECIPE_BF16, "%s", path);
+        cr_expect_gt(recipe->cluster.nodes, 0, "%s", path);
+        MUST(file_read(path, &file));
+        cr_expect(strstr(file.chars, "data_parallel_size") == NULL, "%s", path);
+        text_free(&file);
+        recipe_destroy(recipe);
+    }
 }
 
 Test(recipe_models, every_recipe_is_in_the_table)
