@@ -91,7 +91,7 @@ static void receive(struct stop *stop, int number, pid_t sender)
     text_free(&line);
 }
 
-/* Handles the signals that have arrived. Called with the lock held, so that a signal is never read but not yet
+/* Handles the signals that have arrived. Called with the lock held, so that no signal is read but not yet
  * handled when stop_training() checks. */
 static void receive_pending(struct stop *stop)
 {

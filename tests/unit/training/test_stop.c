@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A signal that arrives right before training, when the signal thread has not read it yet: a child process signals itself
- * and starts training at once, on one CPU, where the thread waits for its turn. */
+/* A signal that arrives right before training, when the signal thread has not read it yet: a child process
+ * signals itself and starts training at once, on one CPU, where the thread waits for its turn. */
 #include "trainer/engine/stop.h"
 
 #include <criterion/criterion.h>
