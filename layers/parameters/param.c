@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/parameters/param.h"
 
+#include "base/philox.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,6 +164,19 @@ static int find_in_layer(const struct params *params, int layer, const char *nam
         if (strcmp(params->list[i].name, name) == 0)
             return i;
     return -1;
+}
+
+void param_initial_values(const struct param *param, uint64_t seed, const struct slice *slice, float *out)
+{
+    for (int64_t i = 0; i < slice->count[0]; i++) {
+        float *row = out + i * slice->padded[1];
+        if (param->init == INIT_NORMAL)
+            philox_normal(philox_named(seed, param->name), 0,
+                          (slice->begin[0] + i) * param->dim[1] + slice->begin[1], slice->count[1], row);
+        for (int64_t column = 0; column < slice->count[1]; column++)
+            row[column] = param->init == INIT_NORMAL ? row[column] * param->std
+                                                     : (param->init == INIT_ONE ? 1.0F : 0.0F);
+    }
 }
 
 int params_find(const struct params *params, const char *name)

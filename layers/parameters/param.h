@@ -98,6 +98,10 @@ int params_of_layer(const struct params *params, int layer, int *first);
 int params_weight(const struct params *params, int layer, enum param_role role);
 int params_bias(const struct params *params, int layer, enum param_role role);
 
+/* Computes the initial values of a part of a parameter without a tie, in fp32, as weights_initialize() does.
+ * out: the padded local shape of the slice. */
+void param_initial_values(const struct param *param, uint64_t seed, const struct slice *slice, float *out);
+
 /* Returns the index of a parameter by name; -1 if there is none. */
 int params_find(const struct params *params, const char *name);
 

@@ -112,7 +112,7 @@ static enum status rank_main(struct world *world, void *argument)
     float *logits = calloc((size_t)job->run.recipe->model.vocab_size, sizeof *logits);
     enum status status = rank_create(&job->run, world, false, &state);
     if (status == OK)
-        status = checkpoint_load(&state, job->checkpoint, false);
+        status = checkpoint_load(&state, job->checkpoint, CHECKPOINT_WEIGHTS);
     if (status == OK)
         status = window_create(&state, &window);
     if (status == OK)

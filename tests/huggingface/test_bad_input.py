@@ -306,6 +306,15 @@ def refused_exports():
     expect_refused("no complete one", ["export", "large"], "large/checkpoints: not a checkpoint: contains neither ma")
 
 
+def refused_loads():
+    with open("base.yaml", "w", encoding="utf-8") as file:
+        file.write("base: recipe.yaml\ncheckpoint: {load: llama, finetune: true}\n")
+    done = subprocess.run([CUBOID, "train", "base.yaml", "logging.run_dir=load"], capture_output=True, text=True,
+                          check=False)
+    if done.returncode != 2 or ": cuboid checkpoint import llama -o CKPT makes one" not in done.stderr:
+        sys.exit(f"checkpoint.load=llama: {done.returncode} {done.stderr}")
+
+
 def run_directories():
     """The newest complete checkpoint of a run directory is used, and named."""
     set_recipe("run", "train.train_iters=2", "checkpoint.save_interval=1")
@@ -392,6 +401,7 @@ def main():
         unusable_tokenizers()
         not_finite()
         refused_exports()
+        refused_loads()
         run_directories()
         refused_outputs()
         memory()

@@ -81,6 +81,50 @@ def continues_on_any_layout():
         sys.exit(f"losses on one rank, on four, and without the imported model: {losses}")
 
 
+def grows_the_vocabulary():
+    """Fine-tuning with a larger vocabulary begins with the rows of the checkpoint, then those of a new run, on any
+    layout; moments are zero, although the checkpoint has some."""
+    rows, more = models.VOCAB, 75
+    layouts = [["tp=2", "pp=2"], ["tp=4", "dp=2", "parallel.zero_stage=3"], ["tp=2", "precision.params_dtype=bf16"], []]
+    for name in ("llama", "qwen2", "gpt2"):
+        with open("recipe.yaml", "w", encoding="utf-8") as file:
+            file.write(f"base: {name}-ckpt/model.yaml\ntrain: {{global_batch_size: 2, train_iters: 0}}\n"
+                       "optimizer: {lr: 1.0e-3}\ndata: {mock_data: true}\ncluster: {threads_per_rank: 1}\n")
+        run(CUBOID, "train", "recipe.yaml", "logging.run_dir=small", f"checkpoint.load={name}-ckpt",
+            "checkpoint.finetune=true", "train.train_iters=1")
+        run(CUBOID, "checkpoint", "export", "small", "-o", "small-out")
+        old = models.read_model("small-out")
+        train = ["train", "recipe.yaml", f"model.vocab_size={more}"]
+        run(CUBOID, *train, "logging.run_dir=new")
+        run(CUBOID, "checkpoint", "export", "new", "-o", "new-out")
+        new = models.read_model("new-out")
+        for keys in layouts:
+            printed = run(CUBOID, *train, "checkpoint.load=small/checkpoints", "checkpoint.finetune=true",
+                          "logging.run_dir=grown", *keys)
+            if f"the last {more - rows} rows of the embedding" not in printed:
+                sys.exit(f"{name} {keys}: new rows are not reported: {printed}")
+            run(CUBOID, "checkpoint", "export", "grown", "-o", "grown-out", "--dtype", "fp32")
+            for tensor, (dtype, shape, data) in models.read_model("grown-out").items():
+                _, of, loaded = old[tensor]
+                if (dtype, shape) != new[tensor][:2] or data != loaded + new[tensor][2][len(loaded):] or \
+                        (of != shape and of != [rows, shape[1]]):
+                    sys.exit(f"{name} {keys}: {tensor} is not the rows of the checkpoint, then those of a new run")
+            differs = subprocess.run([CUBOID, "checkpoint", "diff", "new", "grown"], capture_output=True, text=True,
+                                     check=False)
+            if differs.returncode != 1 or "embedding.weight" not in differs.stdout or "optimizer." in differs.stdout:
+                sys.exit(f"{name} {keys}: moments are not zero: {differs.stdout}{differs.stderr}")
+            shutil.rmtree("grown")
+            shutil.rmtree("grown-out")
+        for size, keys, words in ((rows - 1, ["checkpoint.finetune=true"], f"; set model.vocab_size={rows}, or anot"),
+                                  (more, [], "; with checkpoint.finetune=true the new rows of a larger vocabulary")):
+            done = subprocess.run([CUBOID, *train[:2], f"model.vocab_size={size}", "checkpoint.load=small/checkpoints",
+                                   "logging.run_dir=refused", *keys], capture_output=True, text=True, check=False)
+            if done.returncode != 2 or words not in done.stderr:
+                sys.exit(f"{name}, {size} rows: {done.returncode} {done.stderr}")
+        for folder in ("small", "small-out", "new", "new-out"):
+            shutil.rmtree(folder)
+
+
 def reads_old_files():
     """Names without the prefix of the base model, constants of attention, a stored copy of the tied head, and several
     types in one file: the same values."""
@@ -302,6 +346,7 @@ def main():
             round_trip(name, config, "BF16", 2)
             round_trip(name, config, "F16", 1, "--dtype", "fp16")
         continues_on_any_layout()
+        grows_the_vocabulary()
         reads_old_files()
         imports_heads_by_choice()
         exports_uneven_heads()

@@ -86,7 +86,7 @@ static enum status resume(struct rank_state *w)
     char *path = NULL;
     TRY(checkpoint_find(w->run->recipe->checkpoint.save, &path));
     enum status status =
-        path != NULL ? checkpoint_load(w, path, true) : fail(BAD_CHECKPOINT, "there is none");
+        path != NULL ? checkpoint_load(w, path, CHECKPOINT_RESUME) : fail(BAD_CHECKPOINT, "there is none");
     free(path);
     return status;
 }

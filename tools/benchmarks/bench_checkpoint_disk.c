@@ -125,7 +125,7 @@ static enum status read_round(struct rank_state *w, struct bench *b, int round, 
         TRY(make_cold(plain, &bytes)); // loading gets the same pages
     TRY(group_barrier(w->groups->world, w->compute));
     start = clock_s();
-    TRY(checkpoint_load(w, path, true));
+    TRY(checkpoint_load(w, path, CHECKPOINT_RESUME));
     return lap(w, b, LOAD, round, start);
 }
 

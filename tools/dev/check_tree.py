@@ -71,7 +71,6 @@ ONLY_TESTS = {
     "number_decode": "defines the codes of a number format",
     "number_encode": "defines the codes of a number format",
     "offload_stream": "access to a private member",
-    "philox_normal": "defines the numbers that init_normal() draws",
     "philox_uniform": "defines the elements that dropout keeps",
     "status_name": "the table of statuses is private",
     "world_run_threads": "a world without a launcher",

@@ -60,11 +60,17 @@ MUST_USE enum status checkpoint_find(const char *save_folder, char **out);
  * checkpoints of a run directory; the caller frees it. BAD_CHECKPOINT if there is none. */
 MUST_USE enum status checkpoint_resolve(const char *path, char **out);
 
+enum checkpoint_use {
+    CHECKPOINT_WEIGHTS,  // for forward passes
+    CHECKPOINT_FINETUNE, // also the weights only; the rows of a larger vocabulary are initialized
+    CHECKPOINT_RESUME    // with the optimizer; rank 0 warns of each mathematics key that differs from the
+                         // recipe of the checkpoint
+};
+
 /* Collective, like checkpoint_save(). `path` as for checkpoint_resolve(), the same on all ranks. Returns
  * BAD_CHECKPOINT if the checkpoint is damaged or lacks a tensor, WRONG_CHECKPOINT if it is of another model
- * or has no optimizer state; the rank state is then unusable. with_optimizer: for resuming; rank 0 warns of
- * each mathematics key that differs from the recipe of the checkpoint. */
-MUST_USE enum status checkpoint_load(struct rank_state *state, const char *path, bool with_optimizer);
+ * or has no optimizer state; the rank state is then unusable. */
+MUST_USE enum status checkpoint_load(struct rank_state *state, const char *path, enum checkpoint_use use);
 
 /* Collective: loads the newest checkpoint of a step after `after` in `memory` (NULL: none) and in
  * recipe->checkpoint.save that every rank can load, with the optimizer. A damaged one in the folder is

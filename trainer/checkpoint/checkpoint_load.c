@@ -21,7 +21,14 @@ static enum status shape_differs(const struct checkpoint_source *s, const struct
                 (long long)row->dim[1]);
 }
 
-static enum status check_tensor(const struct checkpoint_source *s, const struct param *row, enum state state)
+/* Whether a parameter has a row for each token. */
+static bool is_of_vocabulary(const struct param *row)
+{
+    return row->role == ROLE_TOKEN_EMBEDDING || row->role == ROLE_HEAD;
+}
+
+static enum status check_tensor(const struct checkpoint_source *s, const struct param *row, enum state state,
+                                bool may_grow)
 {
     char name[SHARD_NAME_CHARS];
     struct shard whole;
@@ -36,19 +43,21 @@ static enum status check_tensor(const struct checkpoint_source *s, const struct 
             s->folder, name);
     if (!there)
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
-    if (whole.ndim != row->ndim || whole.dim[0] != row->dim[0] || whole.dim[1] != row->dim[1])
+    const bool grows = may_grow && is_of_vocabulary(row) &&
+                       whole.dim[0] == manifest_vocab_size(&s->manifest) && whole.dim[0] < row->dim[0];
+    if (whole.ndim != row->ndim || (whole.dim[0] != row->dim[0] && !grows) || whole.dim[1] != row->dim[1])
         return shape_differs(s, row, &whole);
     return OK;
 }
 
 /* Checks that the checkpoint has all tensors of the recipe, with their shapes. */
 static enum status check_tensors(const struct rank_state *w, const struct checkpoint_source *s,
-                                 bool with_moments)
+                                 bool with_moments, bool may_grow)
 {
     enum state states = with_moments ? STATE_COUNT : STATE_VALUE + 1;
     for (int row = 0; row < w->params.count; row++)
         for (enum state state = 0; state < states && w->params.list[row].tie < 0; state++)
-            TRY(check_tensor(s, &w->params.list[row], state));
+            TRY(check_tensor(s, &w->params.list[row], state, may_grow));
     return OK;
 }
 
@@ -91,30 +100,53 @@ static void warn_of_changes(const struct rank_state *w, const struct checkpoint_
     text_free(&path);
 }
 
-static bool loads_moments(const struct rank_state *w, bool with_optimizer)
+static bool loads_moments(const struct rank_state *w, enum checkpoint_use use)
 {
-    return with_optimizer && w->run->recipe->checkpoint.load_optim;
+    return use == CHECKPOINT_RESUME && w->run->recipe->checkpoint.load_optim;
+}
+
+/* Tells how much of the vocabulary is not in the checkpoint. */
+static void report_new_rows(const struct rank_state *w, const struct checkpoint_source *s)
+{
+    const struct model_config *model = &w->run->recipe->model;
+    const int64_t loaded = manifest_vocab_size(&s->manifest);
+    if (loaded < model->vocab_size)
+        print_line(stdout,
+                   "model.vocab_size %lld, but %lld in %s: the last %lld rows of the embedding%s are "
+                   "initialized with model.init_method_std %g",
+                   (long long)model->vocab_size, (long long)loaded, s->folder,
+                   (long long)(model->vocab_size - loaded),
+                   model->tie_word_embeddings ? ", which is also the head," : " and of the head",
+                   model->init_method_std);
 }
 
 /* Compares the checkpoint with the recipe. */
 static enum status check_here(struct rank_state *w, const struct checkpoint_source *source,
-                              bool with_optimizer)
+                              enum checkpoint_use use)
 {
-    TRY(manifest_check_model(&source->manifest, w->run->recipe, source->folder,
-                             ", or another logging.run_dir or checkpoint.load"));
-    TRY(check_tensors(w, source, loads_moments(w, with_optimizer)));
-    if (with_optimizer && w->world->rank == 0 && w->run->data != NULL)
+    const struct manifest *m = &source->manifest;
+    const bool may_grow = use == CHECKPOINT_FINETUNE;
+    TRY(manifest_check_model(m, w->run->recipe, source->folder,
+                             use != CHECKPOINT_RESUME ||
+                                     w->run->recipe->model.vocab_size <= manifest_vocab_size(m)
+                                 ? ", or another logging.run_dir or checkpoint.load"
+                                 : ", or another logging.run_dir or checkpoint.load; with "
+                                   "checkpoint.finetune=true the new rows of a larger vocabulary are "
+                                   "initialized",
+                             may_grow));
+    TRY(check_tensors(w, source, loads_moments(w, use), may_grow));
+    if (use == CHECKPOINT_RESUME && w->world->rank == 0 && w->run->data != NULL)
         TRY(data_fingerprint_check(w->run->data, source->folder, w->run->recipe->data.strict));
     return OK;
 }
 
 /* Opens the checkpoint and compares it with the recipe. *folder: freed by the caller. */
-static enum status open_here(struct rank_state *w, const char *path, bool with_optimizer, char **folder,
+static enum status open_here(struct rank_state *w, const char *path, enum checkpoint_use use, char **folder,
                              struct checkpoint_source *source)
 {
     TRY(checkpoint_resolve(path, folder));
     TRY(checkpoint_source_open(*folder, w->world->rank, source));
-    return check_here(w, source, with_optimizer);
+    return check_here(w, source, use);
 }
 
 /* On machines that do not share the folder, ranks could resume from different checkpoints. */
@@ -135,15 +167,18 @@ static enum status check_same(struct rank_state *w, const struct checkpoint_sour
     return OK;
 }
 
-static enum status load_opened(struct rank_state *w, struct checkpoint_source *source, bool with_optimizer)
+static enum status load_opened(struct rank_state *w, struct checkpoint_source *source,
+                               enum checkpoint_use use)
 {
     struct loss_scale loss_scale;
     const struct manifest *m = &source->manifest;
-    TRY(rank_agree(w, exchange_load(w, source, loads_moments(w, with_optimizer))));
+    TRY(rank_agree(w, exchange_load(w, source, loads_moments(w, use))));
     TRY(state_load_amax(w, source));
     TRY(state_load_loss_scale(w, source, &loss_scale));
-    if (with_optimizer && w->world->rank == 0)
+    if (use == CHECKPOINT_RESUME && w->world->rank == 0)
         warn_of_changes(w, source);
+    if (use == CHECKPOINT_FINETUNE && w->world->rank == 0)
+        report_new_rows(w, source);
     w->step = m->identity.step;
     w->skipped = m->skipped_steps;
     w->sample_offset = m->consumed_samples - m->identity.step * w->run->recipe->train.global_batch_size;
@@ -153,16 +188,16 @@ static enum status load_opened(struct rank_state *w, struct checkpoint_source *s
 
 /* *broken: every rank could open it, and some rank found damage, so an older checkpoint may load. A
  * checkpoint that a rank cannot see, or that does not fit the recipe, is not broken. */
-static enum status load_on_all(struct rank_state *w, const char *path, bool with_optimizer, bool *broken)
+static enum status load_on_all(struct rank_state *w, const char *path, enum checkpoint_use use, bool *broken)
 {
     char *folder = NULL;
     struct checkpoint_source source = {.folder = NULL};
-    enum status status = rank_agree(w, open_here(w, path, with_optimizer, &folder, &source));
+    enum status status = rank_agree(w, open_here(w, path, use, &folder, &source));
     *broken = false;
     if (status == OK)
         status = check_same(w, &source);
     if (status == OK) {
-        status = load_opened(w, &source, with_optimizer);
+        status = load_opened(w, &source, use);
         *broken = status == BAD_CHECKPOINT;
     }
     checkpoint_source_close(&source);
@@ -170,10 +205,10 @@ static enum status load_on_all(struct rank_state *w, const char *path, bool with
     return status;
 }
 
-enum status checkpoint_load(struct rank_state *w, const char *path, bool with_optimizer)
+enum status checkpoint_load(struct rank_state *w, const char *path, enum checkpoint_use use)
 {
     bool broken;
-    return device_computes(w->device) ? load_on_all(w, path, with_optimizer, &broken) : OK;
+    return device_computes(w->device) ? load_on_all(w, path, use, &broken) : OK;
 }
 
 /* Same for a checkpoint in memory. */
@@ -184,9 +219,9 @@ static enum status load_from_memory(struct rank_state *w, struct memory_checkpoi
     enum status status = memory_checkpoints_source(memory, path, &source);
     *broken = status == BAD_CHECKPOINT;
     if (status == OK)
-        status = rank_agree(w, check_here(w, &source, true));
+        status = rank_agree(w, check_here(w, &source, CHECKPOINT_RESUME));
     if (status == OK) {
-        status = load_opened(w, &source, true);
+        status = load_opened(w, &source, CHECKPOINT_RESUME);
         *broken = status == BAD_CHECKPOINT;
     }
     checkpoint_source_close(&source);
@@ -281,7 +316,7 @@ static enum status load_own(struct rank_state *w, struct memory_checkpoints *mem
             return OK;
         struct text path = {0};
         folder_of_step(save, step, "", &path);
-        status = load_on_all(w, path.chars, true, &broken);
+        status = load_on_all(w, path.chars, CHECKPOINT_RESUME, &broken);
         if (broken && w->world->rank == 0)
             print_line(stderr, "warning: %s", fail_text());
         if (status == OK)

@@ -78,7 +78,7 @@ static enum status explain(enum status status)
 static enum status evaluate_rank(const struct evaluation *evaluation, struct rank_state *state,
                                  struct scorer *scorer, struct evaluate_result *out)
 {
-    TRY(checkpoint_load(state, evaluation->options->checkpoint, false));
+    TRY(checkpoint_load(state, evaluation->options->checkpoint, CHECKPOINT_WEIGHTS));
     TRY(rank_agree(state, scorer_create(state, scorer)));
     const double begin = clock_s();
     *out = (struct evaluate_result){.step = state->step, .windows = source_of(evaluation).count};

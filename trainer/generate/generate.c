@@ -229,7 +229,7 @@ static enum status explain(enum status status)
 static enum status run_rank(struct generation *generation, struct rank_state *state,
                             struct generator *generator)
 {
-    TRY(checkpoint_load(state, generation->options->checkpoint, false));
+    TRY(checkpoint_load(state, generation->options->checkpoint, CHECKPOINT_WEIGHTS));
     TRY(rank_agree(state, generator_create(state, generator)));
     const double start = clock_s();
     TRY(generate_text(generator));

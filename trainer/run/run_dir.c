@@ -81,17 +81,21 @@ static enum status has_checkpoint(const char *load, bool *found)
 static enum status refuse_empty(const char *load)
 {
     bool found = false;
-    struct text inside = {0};
+    struct text inside = {0}, fix = {0};
     int length = (int)strlen(load);
     while (length > 0 && load[length - 1] == '/')
         length--;
     text_add(&inside, "%.*s/checkpoints", length, load);
     enum status status = holds(load, "checkpoints") ? has_checkpoint(inside.chars, &found) : OK;
+    text_add(&fix, "use %s", found ? inside.chars : "auto, none or a checkpoint directory");
+    if (!found && holds(load, "config.json")) // a model of Hugging Face
+        text_add(&fix, ": cuboid checkpoint import %s -o CKPT makes one", load);
     if (status == OK)
         status = fail(BAD_RECIPE,
                       "checkpoint.load: %s: not a checkpoint: contains neither manifest.json nor a "
-                      "complete step-... directory; use %s",
-                      load, found ? inside.chars : "auto, none or a checkpoint directory");
+                      "complete step-... directory; %s",
+                      load, fix.chars);
+    text_free(&fix);
     text_free(&inside);
     return status;
 }

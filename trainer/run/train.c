@@ -60,7 +60,8 @@ static enum status load_named(struct session *s, const char *path)
     text_add(&folder, "%s", path);
     if (checkpoint->ckpt_step > 0)
         text_add(&folder, "/step-%08lld", (long long)checkpoint->ckpt_step);
-    enum status status = checkpoint_load(w, folder.chars, !checkpoint->finetune);
+    enum status status =
+        checkpoint_load(w, folder.chars, checkpoint->finetune ? CHECKPOINT_FINETUNE : CHECKPOINT_RESUME);
     text_free(&folder);
     if (status == OK && checkpoint->finetune) {
         w->step = w->skipped = w->sample_offset = 0;

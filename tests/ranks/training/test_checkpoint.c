@@ -151,7 +151,7 @@ static enum status run_steps(struct checkpoint_run *r, struct rank_state *w)
     for (int i = 0; i < STEPS && r->from == NULL; i++)
         TRY(rank_step(w, &result));
     if (r->from != NULL)
-        TRY(checkpoint_load(w, r->from, true));
+        TRY(checkpoint_load(w, r->from, CHECKPOINT_RESUME));
     if (w->step != STEPS)
         return fail(OUT_OF_BOUND, "%s: step %lld", r->from, (long long)w->step);
     if (r->saves)
@@ -391,7 +391,7 @@ static enum status save_forever(struct world *world, void *argument)
     TRY(rank_create(&r->run, world, true, &w));
     TRY(checkpoint_find("saves", &found));
     if (found != NULL)
-        TRY(checkpoint_load(&w, found, true));
+        TRY(checkpoint_load(&w, found, CHECKPOINT_RESUME));
     free(found);
     for (;;) {
         TRY(rank_step(&w, &result));
@@ -502,7 +502,7 @@ static enum status resumed_main(struct world *world, void *argument)
     TRY(rank_step(&state, &result));
     rank_destroy(&state);
     TRY(rank_create(&r->run, world, true, &state));
-    TRY(checkpoint_load(&state, "saves", true));
+    TRY(checkpoint_load(&state, "saves", CHECKPOINT_RESUME));
     TRY(rank_step(&state, &again));
     TRY(check_unreadable_folder(&state));
     rank_destroy(&state);
@@ -528,7 +528,7 @@ static enum status convert_main(struct world *world, void *argument)
     const struct checkpoint_run *r = argument;
     struct rank_state state;
     TRY(rank_create(&r->run, world, true, &state));
-    enum status status = checkpoint_load(&state, r->from, true);
+    enum status status = checkpoint_load(&state, r->from, CHECKPOINT_RESUME);
     if (status == OK)
         status = checkpoint_save(&state);
     rank_destroy(&state);

@@ -83,7 +83,7 @@ static enum status episode_rank(struct world *world, void *argument)
     struct rank_state state;
     struct step_result result;
     TRY(rank_create(&episode->run, world, true, &state));
-    enum status status = episode->loads ? checkpoint_load(&state, "saves", true) : OK;
+    enum status status = episode->loads ? checkpoint_load(&state, "saves", CHECKPOINT_RESUME) : OK;
     for (int i = 0; status == OK && i < episode->steps; i++)
         status = rank_step(&state, &result);
     if (status == OK && (!episode->loads || episode->steps > 0))
@@ -254,14 +254,14 @@ static enum status in_place_rank(struct world *world, void *argument)
     const struct slice *slice = &owned->held->slice;
     const int64_t saved = slice_count(slice), all = slice_padded(slice);
     CHECK(saved < all && tensor_count(owned->m) == all);
-    TRY(checkpoint_load(&w, "saves", true)); // from now on all memory of the states is resident
+    TRY(checkpoint_load(&w, "saves", CHECKPOINT_RESUME)); // from now on all memory of the states is resident
     set_all(owned->value, 1.0f);
     set_all(owned->m, 1.0f);
     set_all(owned->v, 1.0f);
     TRY(group_barrier(w.groups->world, w.compute));
     const int64_t before = world->rank == 0 ? peak_memory(true) : 0;
     TRY(group_barrier(w.groups->world, w.compute));
-    TRY(checkpoint_load(&w, "saves", true));
+    TRY(checkpoint_load(&w, "saves", CHECKPOINT_RESUME));
     TRY(group_barrier(w.groups->world, w.compute));
     const int64_t more = world->rank == 0 ? peak_memory(false) - before : 0;
     int64_t wrong = 0;

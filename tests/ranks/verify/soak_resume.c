@@ -85,7 +85,7 @@ static enum status first_steps(struct resume_run *r, struct rank_state *w)
 static enum status resumed_steps(struct resume_run *r, struct rank_state *w)
 {
     struct pair *pair = r->pair;
-    TRY(checkpoint_load(w, pair->saves, true));
+    TRY(checkpoint_load(w, pair->saves, CHECKPOINT_RESUME));
     TRY(gather(&pair->steps[0].end, w));
     TRY(group_barrier(w->groups->world, w->compute));
     TRY(compare(pair, &pair->saved, &pair->steps[0].end, "loaded"));

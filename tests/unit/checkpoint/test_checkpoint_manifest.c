@@ -62,7 +62,7 @@ Test(checkpoint_manifest, keys_of_the_model_that_differ_are_named)
         struct loaded loaded = load(SMALL, (const char *const[]){cases[i][0], NULL}, 0);
         cr_assert_not_null(loaded.recipe, "%s", text_chars(&loaded.messages));
         const char *expected = cases[i][1];
-        cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here", ", or else"),
+        cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here", ", or else", false),
                      expected == NULL ? OK : WRONG_CHECKPOINT, "%s", cases[i][0]);
         if (expected != NULL)
             cr_expect_eq(strncmp(fail_text(), expected, strlen(expected)), 0, "%s", fail_text());
@@ -71,11 +71,11 @@ Test(checkpoint_manifest, keys_of_the_model_that_differ_are_named)
     struct loaded loaded =
         load(SMALL, (const char *const[]){"model.num_layers=5", "model.norm_epsilon=1e-6", NULL}, 0);
     cr_assert_not_null(loaded.recipe, "%s", text_chars(&loaded.messages));
-    cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here", ", or else"), WRONG_CHECKPOINT);
+    cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here", ", or else", false), WRONG_CHECKPOINT);
     cr_expect_str_eq(fail_text(),
                      "here: trained with model.num_layers 4, model.norm_epsilon 1e-05, but the recipe has 5, "
                      "1e-06; set model.num_layers=4 model.norm_epsilon=1e-05, or else");
-    cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here", NULL), WRONG_CHECKPOINT);
+    cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here", NULL, false), WRONG_CHECKPOINT);
     cr_expect_str_eq(strchr(fail_text(), ';'), "; restore recipe.yaml in this directory");
     loaded_free(&loaded);
     manifest_free(&m);
@@ -104,8 +104,8 @@ Test(checkpoint_manifest, missing_keys_have_their_defaults)
         for (int key = 0; key < m.model_count; key++)
             if (strcmp(m.model[key].name, cases[i].lacks) == 0)
                 m.model[key].name[0] = '?';
-        cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here", ", or else"), cases[i].status, "%s: %s",
-                     cases[i].override, fail_text());
+        cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here", ", or else", false), cases[i].status,
+                     "%s: %s", cases[i].override, fail_text());
         if (cases[i].expected != NULL)
             cr_expect_eq(strncmp(fail_text(), cases[i].expected, strlen(cases[i].expected)), 0, "%s",
                          fail_text());

@@ -77,7 +77,7 @@ static enum status load_layout(struct reshard *r, const char *const *keys, int c
     text_free(&path);
     free(all);
     TRY(status);
-    TRY(manifest_check_model(&r->source.manifest, r->recipe, r->folder, ""));
+    TRY(manifest_check_model(&r->source.manifest, r->recipe, r->folder, "", false));
     TRY(run_create(r->recipe, false, &r->run));
     return params_declare(&r->recipe->model, &r->run.mesh.degrees, r->recipe->layers.sequence_parallel,
                           &r->params);

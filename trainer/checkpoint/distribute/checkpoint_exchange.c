@@ -85,6 +85,23 @@ static void note_failure(struct loader *l, enum status status)
     text_add(&l->why, "%s", fail_text());
 }
 
+/* Initializes the rows of a piece that the checkpoint does not have, and returns the others: the checkpoint
+ * of a smaller vocabulary, when fine-tuning begins (checkpoint_load.c). */
+static struct slice known_rows(const struct loader *l, const char *name, struct piece *piece)
+{
+    struct shard whole;
+    struct slice known = piece->slice, rest = piece->slice;
+    const struct rank_state *w = l->rank_state;
+    if (!checkpoint_source_tensor(l->source, name, &whole) || whole.dim[0] >= known.begin[0] + known.count[0])
+        return known;
+    known.count[0] = whole.dim[0] > known.begin[0] ? whole.dim[0] - known.begin[0] : 0;
+    rest.begin[0] += known.count[0];
+    rest.count[0] -= known.count[0];
+    param_initial_values(&w->params.list[piece->row], w->run->recipe->seed, &rest,
+                         piece->values + known.count[0] * piece->slice.padded[1]);
+    return known;
+}
+
 static enum status read_values(struct loader *l, struct piece *piece)
 {
     struct rank_state *w = l->rank_state;
@@ -92,10 +109,13 @@ static enum status read_values(struct loader *l, struct piece *piece)
     const struct shard *shards;
     int count;
     state_name(piece->state, w->params.list[piece->row].name, name);
-    TRY(checkpoint_source_find(l->source, name, &piece->slice, &shards, &count));
+    const struct slice known = known_rows(l, name, piece);
+    if (slice_count(&known) == 0)
+        return OK;
+    TRY(checkpoint_source_find(l->source, name, &known, &shards, &count));
     for (int i = 0; i < count; i++)
         if (l->source->nodes == NULL || source_nodes_has(l->source->nodes, w->world->rank, shards[i].file))
-            TRY(checkpoint_source_read(l->source, &shards[i], piece->state == STATE_VALUE, &piece->slice,
+            TRY(checkpoint_source_read(l->source, &shards[i], piece->state == STATE_VALUE, &known,
                                        piece->values));
     return OK;
 }

@@ -83,15 +83,24 @@ static enum status check_key(const struct manifest *m, const struct recipe *reci
     return status;
 }
 
+int64_t manifest_vocab_size(const struct manifest *m)
+{
+    int64_t size;
+    const struct manifest_key *found = find_key(m, "vocab_size");
+    return found != NULL && integer_parse(found->value, &size) ? size : 0;
+}
+
 enum status manifest_check_model(const struct manifest *m, const struct recipe *recipe, const char *path,
-                                 const char *otherwise)
+                                 const char *otherwise, bool may_grow)
 {
     const char *key;
     const bool may_set = otherwise != NULL;
     struct differences found = {0};
     enum status status = OK;
+    const bool grows = may_grow && recipe->model.vocab_size > manifest_vocab_size(m);
     for (int i = 0; status == OK && (key = recipe_model_key(i)) != NULL; i++)
-        status = check_key(m, recipe, key, path, &found);
+        if (!grows || strcmp(key, "model.vocab_size") != 0)
+            status = check_key(m, recipe, key, path, &found);
     if (status == OK && found.count > 0)
         status = fail(WRONG_CHECKPOINT, "%s: trained with %s, but the recipe has %s; %s%s%s", path,
                       found.theirs.chars, found.ours.chars,

@@ -131,6 +131,9 @@ bool manifest_has_layout(const struct manifest *manifest, const struct mesh *mes
 /* Compares the model with the recipe. WRONG_CHECKPOINT names all keys that differ, with both values;
  * BAD_CHECKPOINT one that is missing. Keys that change neither a tensor nor a function of one (dropout,
  * initialization, padding) may differ. otherwise: appended to "set KEY=VALUE ..." of the message, the other
- * possibilities; NULL: no key can be set, since the recipe is that of the checkpoint. */
+ * possibilities; NULL: no key can be set, since the recipe is that of the checkpoint. may_grow: the recipe's
+ * vocabulary may be larger. */
 MUST_USE enum status manifest_check_model(const struct manifest *manifest, const struct recipe *recipe,
-                                          const char *path, const char *otherwise);
+                                          const char *path, const char *otherwise, bool may_grow);
+/* The vocabulary size of the checkpoint's model; 0 if it is missing. */
+int64_t manifest_vocab_size(const struct manifest *manifest);

@@ -98,7 +98,7 @@ static enum status open_model(struct export *e)
         return fail(BAD_CHECKPOINT,
                     "%s: format version 1; rewrite it with cuboid checkpoint reshard, and export that",
                     e->source.folder);
-    TRY(manifest_check_model(&e->source.manifest, recipe, e->source.folder, NULL));
+    TRY(manifest_check_model(&e->source.manifest, recipe, e->source.folder, NULL, false));
     TRY(params_declare(&recipe->model, &one_each, false, &e->params));
     TRY(choose_dtype(e));
     const struct pretrained_details details = {.dtype = torch_dtype(e->dtype),
