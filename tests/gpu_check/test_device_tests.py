@@ -50,7 +50,7 @@ class DeviceTests(unittest.TestCase):
         built = device_tests(self.ninja)
         self.assertGreater(len(built), len(gpu_tests.TESTS))
         self.assertEqual(sorted(built - RUN - set(NOT_RUN)), [],
-                         "add them to tools/gpu_check and tools/gpu/gpu_tests.py, or to NOT_RUN here")
+                         "add them to tools/gpu/gather and tools/gpu/gpu_tests.py, or to NOT_RUN here")
         self.assertEqual(sorted(set(gpu_tests.TESTS) - {name[5:] for name in built}), [], "no such tests in the build")
 
     def test_reasons_are_for_tests_that_exist_and_are_not_run(self):

@@ -414,7 +414,7 @@ class Reports(unittest.TestCase):
         self.assertIn("racecheck finds nothing in the op suite | reached | all 4 |", text)
 
     def test_targets_count_the_tests_of_their_parts(self):
-        with open(f"{TOOLS}/../gpu_check") as script:
+        with open(f"{TOOLS}/gather") as script:
             packed = re.search(r"^tests=\(([^)]*)\)", script.read(), re.MULTILINE).group(1).split()
         self.assertEqual(packed, gpu_tests.TESTS)
         self.assertEqual(gpu_wanted.FIGURES["ops"][1], len(gpu_tests.TESTS))

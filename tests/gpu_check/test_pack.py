@@ -43,7 +43,7 @@ class Pack(unittest.TestCase):
         for folder in ["recipes", "trainer", "tests/oracle"]:
             os.makedirs(os.path.dirname(f"{self.folder}/tree/{folder}"), exist_ok=True)
             os.symlink(os.path.join(ROOT, folder), f"{self.folder}/tree/{folder}")
-        for name in ["gpu_check", *glob.glob("gpu/gpu_*.py", root_dir=os.path.join(ROOT, "tools"))]:
+        for name in ["gpu_check", "gpu/gather", *glob.glob("gpu/gpu_*.py", root_dir=os.path.join(ROOT, "tools"))]:
             shutil.copy(os.path.join(ROOT, "tools", name), f"{self.folder}/tree/tools/{name}")
         fakes = {"meson": "#!/bin/sh\nmkdir build-gpu\n", "ninja": NINJA, "xz": XZ, "strip": "#!/bin/sh\n",
                  "ldd": "#!/bin/sh\n", "ompi_info": "#!/bin/sh\necho path:its:$HERE/mpi\n",

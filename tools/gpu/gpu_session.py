@@ -163,6 +163,16 @@ def end_session(process, patience=5.0):
     return False
 
 
+def mpi_environment(mpi):
+    """Environment of mpirun: as root, on this machine alone, and with its own plugins if it was packed to `mpi`."""
+    here = {"OPAL_PREFIX": mpi, "OPAL_PKGLIBDIR": f"{mpi}/components", "OPAL_PKGDATADIR": f"{mpi}/share",
+            "OPAL_SYSCONFDIR": f"{mpi}/etc"} if mpi else {}
+    return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_pml": "ob1",
+            "OMPI_MCA_plm": "isolated", "OMPI_MCA_btl": "self,vader", "OMPI_MCA_oob_tcp_if_include": "lo",
+            "OMPI_MCA_btl_vader_single_copy_mechanism": "none", **here}
+
+
 class Outcome:
     """Outcome of a command. status None: timeout."""
 
@@ -223,14 +233,8 @@ class Session:
         return next((path for path in found if path and os.access(path, os.X_OK)), None)
 
     def mpi_environment(self):
-        """Environment of mpirun: as root, on this machine alone, and with its own plugins if it was packed."""
-        mpi = self.path("mpi")
-        here = {"OPAL_PREFIX": mpi, "OPAL_PKGLIBDIR": f"{mpi}/components", "OPAL_PKGDATADIR": f"{mpi}/share",
-                "OPAL_SYSCONFDIR": f"{mpi}/etc"} if os.path.isdir(mpi) else {}
-        return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_pml": "ob1",
-                "OMPI_MCA_plm": "isolated", "OMPI_MCA_btl": "self,vader", "OMPI_MCA_oob_tcp_if_include": "lo",
-                "OMPI_MCA_btl_vader_single_copy_mechanism": "none", **self.libraries(), **here}
+        packed = self.path("mpi")
+        return {**mpi_environment(packed if os.path.isdir(packed) else None), **self.libraries()}
 
     def launch(self, ranks):
         """The command prefix and overrides: threads with a GPU each, or processes that share one; None: neither."""
