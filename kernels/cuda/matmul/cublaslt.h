@@ -36,11 +36,14 @@ struct shape {
     uint32_t a_alignment, b_alignment, c_alignment, aux_alignment, bias_alignment; // the last two 0: none
 };
 
+/* How a matmul runs: as one library call; its epilogue as separate ops; on our own kernel (gemm_tiled.cu). */
+enum plan_way { PLAN_LIBRARY, PLAN_APART, PLAN_TILED };
+
 struct plan {
     struct shape shape;
-    cublasLtMatmulAlgo_t algorithm;
+    cublasLtMatmulAlgo_t algorithm; // of PLAN_LIBRARY
     bool known;
-    bool apart; // the epilogue runs as separate ops: no algorithm
+    enum plan_way way;
 };
 
 struct cuda_library {
@@ -82,7 +85,7 @@ cublasStatus_t cublaslt_multiply(const struct cuda_library *lt, const struct cud
 
 /* Chooses the algorithm of a call: the heuristic's first; or, with a cache, the cached one, or else the
  * fastest of several, which is then cached. Tuning blocks the host, once per shape. *refused: the library has
- * no algorithm for an optional epilogue; without one that is an error. */
+ * no algorithm for the matmul, or for its epilogue. */
 MUST_USE enum status cublaslt_choose(const struct cuda_library *lt, struct cuda_queue *queue,
                                      struct call *call, const struct shape *shape, void *workspace,
                                      cublasLtMatmulAlgo_t *out, bool *refused);
@@ -103,11 +106,13 @@ size_t cublaslt_bytes_spanned(struct tensor c);
 MUST_USE enum status cublaslt_run(struct cuda_queue *queue, const struct gemm *op,
                                   const cublasLtMatmulAlgo_t *algorithm);
 
-/* Creates a plan for the op if there is none, which may block the host. *apart: run it as separate ops. */
-MUST_USE enum status cublaslt_plan(struct cuda_queue *queue, const struct gemm *op,
-                                   cublasLtMatmulAlgo_t *algorithm, bool *apart);
+/* Returns the plan of the op in *out, and creates it if there is none, which may block the host. */
+MUST_USE enum status cublaslt_plan(struct cuda_queue *queue, const struct gemm *op, struct plan *out);
 
 /* ---- gemm_epilogue.c ---- */
+
+/* Whether a plan is of a matmul with an epilogue other than a bias. */
+bool cublaslt_is_with_epilogue(const struct plan *plan);
 
 /* For device_choices(): the matmuls whose epilogues are fused. */
 void cublaslt_report_epilogues(const struct cuda_library *lt, struct text *out);

@@ -50,9 +50,9 @@ static enum status create_preference(const struct cuda_library *lt, const struct
     return OK;
 }
 
-/* *found is 0 only if that is permitted: the library has no algorithm for this matmul. */
+/* *found 0: the library has no algorithm for this matmul. */
 static enum status query_candidates(const struct cuda_library *lt, const struct cuda_queue *queue,
-                                    struct call *call, const struct shape *shape, int wanted, bool optional,
+                                    struct call *call, const struct shape *shape, int wanted,
                                     cublasLtMatmulHeuristicResult_t out[CANDIDATES], int *found)
 {
     TRY(create_preference(lt, queue, call, shape));
@@ -61,8 +61,7 @@ static enum status query_candidates(const struct cuda_library *lt, const struct 
     if (s == CUBLAS_STATUS_SUCCESS && *found > 0)
         return OK;
     *found = 0;
-    s = s == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : s;
-    if (optional && (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE))
+    if (s == CUBLAS_STATUS_SUCCESS || s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE)
         return OK;
     return cublaslt_check(lt, queue, s, "cublasLtMatmulAlgoGetHeuristic");
 }
@@ -202,13 +201,12 @@ enum status cublaslt_choose(const struct cuda_library *lt, struct cuda_queue *qu
     struct algorithm kept;
     int count, fastest = 0;
     bool found = false;
-    TRY(query_candidates(lt, queue, call, shape, lt->algorithms != NULL ? CANDIDATES : 1, refused != NULL,
-                         candidates, &count));
-    if (refused != NULL) {
-        *refused = count == 0 || !is_accepted(lt, call, &candidates[0].algo);
-        if (*refused)
-            return OK;
-    }
+    TRY(query_candidates(lt, queue, call, shape, lt->algorithms != NULL ? CANDIDATES : 1, candidates,
+                         &count));
+    *refused =
+        count == 0 || (!epilogue_is_none(&call->op->epilogue) && !is_accepted(lt, call, &candidates[0].algo));
+    if (*refused)
+        return OK;
     *out = candidates[0].algo;
     if (lt->algorithms == NULL)
         return OK;

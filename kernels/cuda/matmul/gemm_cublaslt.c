@@ -12,6 +12,8 @@
 #include "kernels/cuda/matmul/cublaslt.h"
 #include "kernels/cuda/runtime/scratch.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,8 +62,28 @@ enum status cuda_library_check(const char *algorithms)
     return algorithms_check(algorithms);
 }
 
+/* Matmuls for which the library has no algorithm: much slower than its own. */
+static void report_tiled(const struct cuda_library *lt, struct text *out)
+{
+    char key[ALGORITHM_KEY_CHARS];
+    int count = 0;
+    for (int i = 0; i < PLANS; i++)
+        count += lt->plan[i].known && lt->plan[i].way == PLAN_TILED;
+    if (count == 0)
+        return;
+    text_add(out, "matmul: cuBLASLt has no algorithm for %d shape%s, which run on our own slower kernel\n",
+             count, count == 1 ? "" : "s");
+    for (int i = 0; i < PLANS; i++) {
+        if (!lt->plan[i].known || lt->plan[i].way != PLAN_TILED)
+            continue;
+        cublaslt_write_key(lt, &lt->plan[i].shape, key);
+        text_add(out, "  our own: %s\n", key);
+    }
+}
+
 void cuda_library_choices(const struct cuda_library *lt, struct text *out)
 {
+    report_tiled(lt, out);
     if (lt->algorithms != NULL)
         algorithms_report(lt->algorithms, out);
     if (lt->epilogues != EPILOGUES_APART)
@@ -289,33 +311,31 @@ static enum status make_plan(struct cuda_queue *queue, struct call *call, const 
     struct cuda_library *lt = queue->library;
     bool has_epilogue = !epilogue_is_none(&call->op->epilogue);
     struct plan plan = {.shape = *shape, .known = true};
-    TRY(cublaslt_choose(lt, queue, call, shape, workspace, &plan.algorithm,
-                        has_epilogue ? &plan.apart : NULL));
-    if (has_epilogue && !plan.apart && lt->epilogues == EPILOGUES_AUTO)
-        TRY(cublaslt_is_slower(queue, call->op, shape, &plan.algorithm, &plan.apart));
+    bool refused, slower = false;
+    TRY(cublaslt_choose(lt, queue, call, shape, workspace, &plan.algorithm, &refused));
+    if (has_epilogue && !refused && lt->epilogues == EPILOGUES_AUTO)
+        TRY(cublaslt_is_slower(queue, call->op, shape, &plan.algorithm, &slower));
+    if (refused || slower)
+        plan.way = has_epilogue ? PLAN_APART : PLAN_TILED;
     *out = plan;
     *find_plan(lt, shape) = plan;
     return OK;
 }
 
-enum status cublaslt_plan(struct cuda_queue *queue, const struct gemm *op, cublasLtMatmulAlgo_t *algorithm,
-                          bool *apart)
+enum status cublaslt_plan(struct cuda_queue *queue, const struct gemm *op, struct plan *out)
 {
     char *workspace;
     TRY(scratch_of(queue, &workspace));
     struct call call = call_of(op, workspace);
     const struct shape shape = shape_of(queue, &call);
-    struct plan plan = *find_plan(queue->library, &shape);
-    if (!plan.known) {
-        enum status status = call_create(queue->library, queue, &call);
-        if (status == OK)
-            status = make_plan(queue, &call, &shape, workspace, &plan);
-        call_free(queue->library, &call);
-        TRY(status);
-    }
-    *algorithm = plan.algorithm;
-    *apart = plan.apart;
-    return OK;
+    *out = *find_plan(queue->library, &shape);
+    if (out->known)
+        return OK;
+    enum status status = call_create(queue->library, queue, &call);
+    if (status == OK)
+        status = make_plan(queue, &call, &shape, workspace, out);
+    call_free(queue->library, &call);
+    return status;
 }
 
 /* Whether the library supports the op: no empty matmul, no bias of another type than c's, and no unaligned
@@ -332,12 +352,14 @@ static bool is_for_library(const struct gemm *op)
 
 enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op)
 {
-    cublasLtMatmulAlgo_t algorithm;
-    bool apart, library = is_for_library(op);
+    struct plan plan;
+    const bool library = is_for_library(op);
     if (!epilogue_is_none(&op->epilogue) && !(library && cublaslt_has_epilogue(op)))
         return cublaslt_parts(queue, op);
     if (!library)
         return cuda_gemm_tiled(queue, op);
-    TRY(cublaslt_plan(queue, op, &algorithm, &apart));
-    return apart ? cublaslt_parts(queue, op) : cublaslt_run(queue, op, &algorithm);
+    TRY(cublaslt_plan(queue, op, &plan));
+    if (plan.way == PLAN_TILED)
+        return cuda_gemm_tiled(queue, op);
+    return plan.way == PLAN_APART ? cublaslt_parts(queue, op) : cublaslt_run(queue, op, &plan.algorithm);
 }

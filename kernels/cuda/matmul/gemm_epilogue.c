@@ -58,7 +58,7 @@ enum status cublaslt_parts(struct cuda_queue *queue, const struct gemm *op)
 
 /* ---- reporting ---- */
 
-static bool has_choice(const struct plan *plan)
+bool cublaslt_is_with_epilogue(const struct plan *plan)
 {
     return plan->known && plan->shape.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
            plan->shape.epilogue != CUBLASLT_EPILOGUE_BIAS;
@@ -69,15 +69,15 @@ void cublaslt_report_epilogues(const struct cuda_library *lt, struct text *out)
     char key[ALGORITHM_KEY_CHARS];
     int count[2] = {0, 0};
     for (int i = 0; i < PLANS; i++)
-        if (has_choice(&lt->plan[i]))
-            count[lt->plan[i].apart]++;
+        if (cublaslt_is_with_epilogue(&lt->plan[i]))
+            count[lt->plan[i].way == PLAN_APART]++;
     text_add(out, "matmul epilogues: %d shapes fused in cuBLASLt, %d as separate kernels\n", count[false],
              count[true]);
     for (int i = 0; i < PLANS; i++) {
-        if (!has_choice(&lt->plan[i]))
+        if (!cublaslt_is_with_epilogue(&lt->plan[i]))
             continue;
         cublaslt_write_key(lt, &lt->plan[i].shape, key);
-        text_add(out, "  %s: %s\n", lt->plan[i].apart ? "apart" : "fused", key);
+        text_add(out, "  %s: %s\n", lt->plan[i].way == PLAN_APART ? "apart" : "fused", key);
     }
 }
 
@@ -137,10 +137,9 @@ enum status cublaslt_is_slower(struct cuda_queue *queue, const struct gemm *op, 
     if (!found) {
         struct ways ways = {queue, *op, algorithm};
         struct gemm alone = *op;
-        cublasLtMatmulAlgo_t ignored;
-        bool apart;
+        struct plan ignored;
         alone.epilogue = (struct epilogue){0};
-        TRY(cublaslt_plan(queue, &alone, &ignored, &apart)); // runs its trials before these allocate
+        TRY(cublaslt_plan(queue, &alone, &ignored)); // runs its trials before these allocate
         TRY(op->epilogue.bias_gradient.data != NULL ? time_with_bias_gradient(&ways, slower)
                                                     : time_both(&ways, slower));
         kept.word[0] = *slower;

@@ -9,7 +9,9 @@
  * program where the real one would read out of bounds or fault: a leading dimension below the rows,
  * mismatched shapes, unsupported type combinations, pointers less aligned than the algorithm was requested
  * for, a missing workspace, an aux matrix whose leading dimension is not a multiple of 8. Epilogues other
- * than a bias are supported only for dimensions that are multiples of 8; that of GELU's gradient is slow. */
+ * than a bias are supported only for dimensions that are multiples of 8; that of GELU's gradient is slow.
+ *
+ * EMULATOR_CUBLASLT_ALIGNMENT=BYTES: no algorithm supports rows that are not aligned to BYTES. */
 #include "tests/emulator/include/cublasLt.h"
 
 #include "kernels/numbers/narrow.h"
@@ -207,10 +209,18 @@ static void check_epilogue(const struct cublasLtMatmulDesc *what, const struct c
     CHECK(!has_aux(what) || (what->aux != NULL && what->aux_ld % 8 == 0 && what->aux_ld >= d->rows));
 }
 
-/* Whether there is a kernel for the epilogue. */
-static bool is_supported(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *a,
-                         const struct cublasLtMatrixLayout *d)
+static bool is_row_aligned(const struct cublasLtMatrixLayout *l)
 {
+    const char *bytes = getenv("EMULATOR_CUBLASLT_ALIGNMENT");
+    return bytes == NULL || l->ld * (l->type == CUDA_R_32F ? 4 : 2) % strtol(bytes, NULL, 10) == 0;
+}
+
+/* Whether there is a kernel for these layouts and the epilogue. */
+static bool is_supported(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *a,
+                         const struct cublasLtMatrixLayout *b, const struct cublasLtMatrixLayout *d)
+{
+    if (!is_row_aligned(a) || !is_row_aligned(b) || !is_row_aligned(d))
+        return false;
     if (has_aux(what))
         return d->rows % 8 == 0 && d->type == a->type;
     return what->epilogue != CUBLASLT_EPILOGUE_BGRADB || (d->rows % 8 == 0 && d->columns % 8 == 0);
@@ -287,7 +297,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (handle == NULL || !types_fit(what, a, b, c, d) || !shapes_fit(what, a, b, c, d))
         return CUBLAS_STATUS_INVALID_VALUE;
     check_epilogue(what, d);
-    if (!is_supported(what, a, d))
+    if (!is_supported(what, a, b, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (*found < wanted && may_round_partial_sums(p, d))
         results[(*found)++] = candidate(what, p, ROUNDED_SPLIT_K, 0);
@@ -305,7 +315,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 {
     (void)handle;
     if (algo->data[WORD_MAGIC] != magic_of(what) || algo->data[WORD_ORDER] > ROUNDED_SPLIT_K ||
-        !is_supported(what, a, d))
+        !is_supported(what, a, b, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!types_fit(what, a, b, c, d) || !shapes_fit(what, a, b, c, d))
         return CUBLAS_STATUS_INVALID_VALUE;

@@ -6,6 +6,7 @@
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include "base/text.h"
+#include "kernels/numbers/narrow.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -260,4 +261,104 @@ Test(gemm_choose, keeps_the_faster_of_fused_and_separate)
     text_free(&file);
     text_free(&later);
     remove_cache_file(&cache);
+}
+
+/* ---- matmuls without an algorithm ---- */
+
+enum { TOKENS = 8, VOCABULARY = 257, WIDTH = 16 }; // a row of logits is an odd number of 2-byte elements
+
+struct head {
+    uint16_t x[TOKENS * WIDTH], weight[VOCABULARY * WIDTH], logits[TOKENS * VOCABULARY],
+        after[TOKENS * VOCABULARY], dx[TOKENS * WIDTH];
+};
+
+static void random_bf16(const char *name, int64_t count, uint16_t *out)
+{
+    float x[VOCABULARY * WIDTH];
+    philox_normal(philox_named(3, name), 0, 0, count, x);
+    narrow_floats(BF16, x, out, count);
+}
+
+/* The logits with GELU as an epilogue, then the gradient of x; twice, with the same bits. */
+static struct head multiply_head(enum matmul_epilogues epilogues, struct text *choices)
+{
+    struct device_options options = {.name = "cuda", .threads = 1, .kernels.epilogues = epilogues};
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer buffer = {0};
+    struct head h, first;
+    cr_assert_eq(device_open_with(&device_cuda, &options, &device), OK, "%s", fail_text());
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof h, &buffer), OK);
+    struct head *there = buffer.data;
+    struct tensor x = tensor_2d(there->x, BF16, TOKENS, WIDTH),
+                  logits = tensor_2d(there->logits, BF16, TOKENS, VOCABULARY),
+                  weight = tensor_2d(there->weight, BF16, VOCABULARY, WIDTH);
+    for (int round = 0; round < 2; round++) {
+        memset(&h, 0xff, sizeof h); // NaN
+        random_bf16("x", TOKENS * WIDTH, h.x);
+        random_bf16("weight", VOCABULARY * WIDTH, h.weight);
+        cr_assert_eq(copy_to_device(stream, there, &h, sizeof h), OK);
+        struct gemm forward = {.a = x, .b = weight, .c = logits, .transpose_b = true};
+        if (epilogues != EPILOGUES_APART)
+            forward.epilogue = (struct epilogue){.activation = ACTIVATION_GELU_TANH,
+                                                 .after = tensor_2d(there->after, BF16, TOKENS, VOCABULARY)};
+        cr_assert_eq(gemm(stream, forward), OK, "%s", fail_text());
+        cr_assert_eq(
+            gemm(stream,
+                 (struct gemm){.a = logits, .b = weight, .c = tensor_2d(there->dx, BF16, TOKENS, WIDTH)}),
+            OK, "%s", fail_text());
+        cr_assert_eq(copy_to_host(stream, &h, there, sizeof h), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+        cr_expect(round == 0 || memcmp(&h, &first, sizeof h) == 0, "other bits in the second run");
+        first = h;
+    }
+    device_choices(device, choices);
+    buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+    return h;
+}
+
+/* sum a[k step_a] b[k step_b], within fp32 summation and one rounding of the result to bf16. */
+static void expect_dot(uint16_t got, const uint16_t *a, int step_a, const uint16_t *b, int step_b, int count)
+{
+    double want = 0.0, size = 0.0;
+    for (int k = 0; k < count; k++) {
+        const double term = (double)float_of_bf16(a[k * step_a]) * (double)float_of_bf16(b[k * step_b]);
+        want += term;
+        size += fabs(term);
+    }
+    const double bound = (fabs(want) * 0x1p-8 + count * 0x1p-24 * size) * 1.01;
+    cr_expect(fabs((double)float_of_bf16(got) - want) <= bound, "%g, not %g", (double)float_of_bf16(got),
+              want);
+}
+
+/* Instead of an error in the middle of a run: our own kernel, reported once per shape. */
+Test(gemm_choose, a_shape_without_an_algorithm_runs_on_our_own_kernel)
+{
+    const enum matmul_epilogues all[] = {EPILOGUES_APART, EPILOGUES_FUSED};
+    setenv("EMULATOR_CUBLASLT_ALIGNMENT", "16", 1);
+    for (int i = 0; i < 2; i++) {
+        struct text choices = {0};
+        const struct head h = multiply_head(all[i], &choices);
+        for (int t = 0; t < TOKENS; t++) {
+            for (int v = 0; v < VOCABULARY; v++)
+                expect_dot(h.logits[t * VOCABULARY + v], h.x + t * WIDTH, 1, h.weight + v * WIDTH, 1, WIDTH);
+            for (int j = 0; j < WIDTH; j++)
+                expect_dot(h.dx[t * WIDTH + j], h.logits + t * VOCABULARY, 1, h.weight + j, WIDTH,
+                           VOCABULARY);
+        }
+        const char *reported =
+            strstr(text_chars(&choices), "matmul: cuBLASLt has no algorithm for 2 shapes, ");
+        cr_assert_not_null(reported, "%s", text_chars(&choices));
+        cr_expect_not_null(strstr(reported, "\n  our own: emulated GPU 9.0 cublasLt 130100 m 8 n 257 k 16 "));
+        cr_expect_not_null(strstr(reported, "\n  our own: emulated GPU 9.0 cublasLt 130100 m 8 n 16 k 257 "));
+        text_free(&choices);
+    }
+    unsetenv("EMULATOR_CUBLASLT_ALIGNMENT");
+    struct text choices = {0};
+    multiply_head(EPILOGUES_APART, &choices);
+    cr_expect_str_eq(text_chars(&choices), "");
+    text_free(&choices);
 }
