@@ -184,9 +184,10 @@ class Machines(unittest.TestCase):
         done = self.cuboid("precision.params_dtype=bf16", "deterministic=false",
                            f"cluster.matmul_algorithms={self.folder}/algorithms")
         self.assertEqual(done.returncode, 0, done.stderr)
-        lines = [line for line in done.stdout.splitlines() if line.startswith(("attention: ", "matmul: "))]
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("attention", "matmul: "))]
         self.assertEqual([line.split(",")[0] for line in lines[:2]], ["attention: forward", "attention: backward"])
-        self.assertRegex(lines[2], r"^matmul: 0 algorithms from .*, [1-9][0-9]* timed and added to it$")
+        self.assertRegex(lines[2], r"^attention kernels launched: [a-z.]+ \(forward, backward\)$")
+        self.assertRegex(lines[3], r"^matmul: 0 algorithms from .*, [1-9][0-9]* timed and added to it$")
         with open(f"{self.run_dir}/choices.txt", encoding="utf-8") as text:
             kept = text.read().splitlines()
         self.assertEqual([line for line in kept if not line.startswith("  ")], lines)

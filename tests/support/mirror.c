@@ -196,6 +196,11 @@ static void no_rest(void *data, size_t bytes)
     (void)bytes;
 }
 
+static void choices(const struct device *device, struct text *out)
+{
+    device_choices(((const struct mirror *)device->state)->device, out);
+}
+
 static const struct device_traits traits = {
     .name = "mirror",
     .summary = "another device, with tensors in host memory",
@@ -219,6 +224,7 @@ static const struct device_ops mirror = {
     .record = record,
     .wait = wait,
     .sync = sync_event,
+    .choices = choices,
 };
 
 enum status mirror_open(const struct device_options *options, struct device **out)

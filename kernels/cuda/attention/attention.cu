@@ -369,14 +369,21 @@ static enum status forward(struct cuda_queue *queue, const struct attention &a, 
 enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct attention_forward *op)
 {
     const struct attention a = attention_of(op);
+    enum attention_kernels kernels = ATTENTION_GENERIC;
     TRY(check_size(a, op->batch));
-    if (attention_suits_wgmma(queue, op))
-        return attention_wgmma_forward(queue, op);
-    if (attention_suits_mma(op))
-        return attention_mma_forward(queue, op);
-    dim3 grid(static_cast<unsigned>(blocks_of(a.sequence, TILE)), static_cast<unsigned>(a.heads),
-              static_cast<unsigned>(op->batch));
-    return a.head_dim <= 2 * WARP ? forward<2>(queue, a, grid) : forward<8>(queue, a, grid);
+    if (attention_suits_wgmma(queue, op)) {
+        kernels = ATTENTION_WGMMA;
+        TRY(attention_wgmma_forward(queue, op));
+    } else if (attention_suits_mma(op)) {
+        kernels = ATTENTION_MMA;
+        TRY(attention_mma_forward(queue, op));
+    } else {
+        dim3 grid(static_cast<unsigned>(blocks_of(a.sequence, TILE)), static_cast<unsigned>(a.heads),
+                  static_cast<unsigned>(op->batch));
+        TRY(a.head_dim <= 2 * WARP ? forward<2>(queue, a, grid) : forward<8>(queue, a, grid));
+    }
+    queue->launches->forward[kernels] = true;
+    return OK;
 }
 
 template <int CHUNKS>
@@ -412,8 +419,11 @@ enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct a
 {
     struct attention a = attention_of(&op->forward);
     TRY(check_size(a, op->forward.batch));
-    if (attention_suits_wgmma(queue, op))
-        return attention_wgmma_backward(queue, op);
+    if (attention_suits_wgmma(queue, op)) {
+        TRY(attention_wgmma_backward(queue, op));
+        queue->launches->backward[ATTENTION_WGMMA] = true;
+        return OK;
+    }
     a.dout = any_rows_of(op->dout);
     a.dq = any_rows_of(op->dq);
     a.dk = any_rows_of(op->dk);
@@ -422,10 +432,14 @@ enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct a
     TRY(cuda_scratch(queue, static_cast<size_t>(a.heads * a.tokens) * sizeof(float), &delta));
     a.delta = static_cast<float *>(delta);
     TRY(make_delta(queue, a, op->forward.out, op->dout));
-    if (attention_suits_mma(op))
-        return attention_mma_backward(queue, op, a.delta);
-    return a.head_dim <= 2 * WARP ? backward<2>(queue, a, op->forward.batch)
-                                  : backward<8>(queue, a, op->forward.batch);
+    const bool mma = attention_suits_mma(op);
+    if (mma)
+        TRY(attention_mma_backward(queue, op, a.delta));
+    else
+        TRY(a.head_dim <= 2 * WARP ? backward<2>(queue, a, op->forward.batch)
+                                   : backward<8>(queue, a, op->forward.batch));
+    queue->launches->backward[mma ? ATTENTION_MMA : ATTENTION_GENERIC] = true;
+    return OK;
 }
 
 /* ---- conversion of lse to cuDNN's layout ---- */

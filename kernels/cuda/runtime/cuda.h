@@ -19,6 +19,15 @@ struct cuda_library;                       // cuBLASLt and its plans
 struct cuda_attention;                     // choice of attention kernel per shape
 typedef void (*cuda_tensor_encoder)(void); // cuTensorMapEncodeTiled (tensor_map.h)
 
+/* Our own attention kernels: the generic ones, those with mma.sync, and those with wgmma (sm_90a). */
+enum attention_kernels { ATTENTION_GENERIC, ATTENTION_MMA, ATTENTION_WGMMA, ATTENTION_KERNELS };
+
+/* Which of them a device has launched, for device_choices(). */
+struct attention_launches {
+    bool forward[ATTENTION_KERNELS], backward[ATTENTION_KERNELS];
+};
+void cuda_report_attention_launches(const struct attention_launches *launches, struct text *out);
+
 /* An op's view of its stream. */
 struct cuda_queue {
     struct device *device;
@@ -29,9 +38,10 @@ struct cuda_queue {
     const struct op *op; // the op being launched, for messages
     struct cuda_library *library;
     struct cuda_attention *attention;
-    bool tf32;                  // for fp32 matmuls
-    cuda_tensor_encoder encode; // NULL: the GPU lacks the instructions of wgmma.h
-    int max_blocks;             // device_options.max_blocks
+    struct attention_launches *launches; // the device's
+    bool tf32;                           // for fp32 matmuls
+    cuda_tensor_encoder encode;          // NULL: the GPU lacks the instructions of wgmma.h
+    int max_blocks;                      // device_options.max_blocks
 };
 
 /* OK, or NOT_SUPPORTED with "cuda: CALL: CUDA's message (queue's op with its shapes)", or NO_DEVICE_MEMORY

@@ -70,6 +70,7 @@ struct cuda_device {
     struct cuda_staging *staging;
     struct cuda_library *library;
     struct cuda_attention *attention;
+    struct attention_launches launches;
     bool tf32;
     cuda_tensor_encoder encode;
     int max_blocks;
@@ -191,6 +192,7 @@ static void cuda_choices(const struct device *device, struct text *out)
 {
     const struct cuda_device *d = device->state;
     cuda_attention_choices(d->attention, out);
+    cuda_report_attention_launches(&d->launches, out);
     cuda_library_choices(d->library, out);
 }
 
@@ -254,6 +256,7 @@ static enum status cuda_stream_open(struct stream *stream)
                                    .name = stream->name,
                                    .library = device_of(stream)->library,
                                    .attention = device_of(stream)->attention,
+                                   .launches = &device_of(stream)->launches,
                                    .tf32 = device_of(stream)->tf32,
                                    .encode = device_of(stream)->encode,
                                    .max_blocks = device_of(stream)->max_blocks};

@@ -99,6 +99,23 @@ enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
     return cuda_library_scratch(queue, bytes, out);
 }
 
+void cuda_report_attention_launches(const struct attention_launches *launches, struct text *out)
+{
+    static const char *const names[] = {
+        [ATTENTION_GENERIC] = "generic", [ATTENTION_MMA] = "mma.sync", [ATTENTION_WGMMA] = "wgmma"};
+    const char *separator = "attention kernels launched: ";
+    for (int i = 0; i < ATTENTION_KERNELS; i++) {
+        const bool forward = launches->forward[i], backward = launches->backward[i];
+        if (!forward && !backward)
+            continue;
+        text_add(out, "%s%s (%s%s%s)", separator, names[i], forward ? "forward" : "",
+                 forward && backward ? ", " : "", backward ? "backward" : "");
+        separator = "; ";
+    }
+    if (separator[0] == ';')
+        text_add(out, "\n");
+}
+
 /* The kernels assume self-attention with heads of one size. */
 static enum status check_attention(const struct op *any)
 {

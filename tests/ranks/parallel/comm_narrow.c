@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ranks/parallel/comm_narrow.h"
 
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 
 #include <stdlib.h>
 

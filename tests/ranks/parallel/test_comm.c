@@ -5,7 +5,7 @@
  * Then the test itself: the same cases must detect faults injected into a transport. */
 #include "tests/ranks/parallel/comm_narrow.h"
 #include "tests/ranks/parallel/ranks.h"
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/sanitized.h"
 
 #include <stdio.h>

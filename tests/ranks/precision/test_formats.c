@@ -6,7 +6,7 @@
  *     test_formats DEVICE */
 #include "layers/linear/linear.h"
 #include "layers/parameters/gradients.h"
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
 

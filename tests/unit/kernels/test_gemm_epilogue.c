@@ -5,7 +5,7 @@
  * was rounded in between. GELU, whose slope is below 1.13, propagates that; its own error is derived in
  * test_ops_rows.c. cuBLASLt does not document how it computes GELU: on a GPU a tanh of 11 bits is accepted,
  * as PTX has (tanh.approx.f32). */
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 #include "tests/support/sanitized.h"

@@ -3,7 +3,7 @@
  * products and K sums in fp32 have an error of at most (K + 2) eps times the sum of the absolute values; a
  * narrow c is rounded once more, by u of itself and of that error. bf16 uses the library's own gemm if it has
  * one, f16 is computed in fp32. */
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 

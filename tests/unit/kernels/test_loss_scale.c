@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Loss scaling: the sequence of scales, against a model written from the description of Megatron-LM's
  * DynamicGradScaler; and the three ops that use it. */
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "trainer/optimizer/loss_scale.h"
 

@@ -2,7 +2,7 @@
 /* squares_each(), sum_each() and adamw_each() are bit-identical to their single ops in sequence: lists with
  * more members than fit in a launch, of tensors with one element, several blocks, and none; and each is one
  * op, also if the list is freed before it runs. */
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bf16 and f16. First the two formats themselves, against their definition in powers of two. */
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Fused ops: the outputs are bit-identical to the two ops in sequence, including gaps between rows and all
  * other memory that must be unchanged. Each side has its own memory with the same initial contents. */
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 

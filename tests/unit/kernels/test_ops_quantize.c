@@ -3,7 +3,7 @@
  * trying exponents, and its value by trying every code. Where a published recipe multiplies in fp32, so does
  * the reference, in that order. The Hadamard transform against its matrix in double precision. */
 #include "kernels/numbers/number_round.h"
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 

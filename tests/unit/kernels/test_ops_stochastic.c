@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bf16 weights without masters: rounding results, frequencies, and random bits. */
 #include "kernels/numbers/narrow.h"
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>

@@ -2,7 +2,7 @@
 /* The weights of one rank: offsets, initial values, and tied weights. */
 #include "layers/parameters/weights.h"
 #include "tests/fixtures/model_family.h"
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * amount, up or down, and no memory next to it. The host cannot access the emulated GPU's memory, so that a
  * perturbation that dereferences a device address ends the test. */
 #include "kernels/ops.h"
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 #include "trainer/verify/perturb.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/narrow_reference.h"
+#include "tests/support/narrow/narrow_reference.h"
 
 #include <math.h>
 #include <string.h>
