@@ -75,6 +75,8 @@ VENDOR = {
     "string": ["trainer/tokenizer/sentencepiece/sp_library.cc"],
     "vector": ["trainer/tokenizer/sentencepiece/sp_library.cc"],
     "sentencepiece_processor.h": ["trainer/tokenizer/sentencepiece/sp_library.cc"],
+    "archive*.h": ["trainer/text/unpack.c"],
+    "zlib.h": ["trainer/text/unpack.c"],
     "pcre2.h": ["trainer/tokenizer/huggingface/regex.c"],
     "criterion/*": ["tests/unit/*"],
     "link.h": ["trainer/run/compare_ranks.c"],

@@ -12,13 +12,14 @@ FOLDER_FILES, PROSE_CHARS = 25, 120
 GRAPH = {
     "trainer": {
         "trainer/files": [],
+        "trainer/text": [],
         "trainer/trace": [],
         "trainer/progress": ["trainer/files"],
         "trainer/plan/profile": ["trainer/files"],
         "trainer/plan/assume": [],
         "trainer/recipe": ["trainer/files", "trainer/plan/profile", "trainer/plan/assume"],
         "trainer/tokenizer": ["trainer/files"],
-        "trainer/data": ["trainer/files", "trainer/recipe", "trainer/tokenizer"],
+        "trainer/data": ["trainer/files", "trainer/text", "trainer/recipe", "trainer/tokenizer"],
         "trainer/optimizer": ["trainer/recipe"],
         "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/trace",
                            "trainer/progress", "trainer/plan/memory_plan.h"],

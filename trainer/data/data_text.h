@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Text files as a stream of documents, read in chunks, so that no file has to fit in memory.
  *
- *     plain text   unchanged bytes, UTF-8 or not, split into documents by a rule of enum text_documents
+ *     plain text   unchanged bytes, split into documents by a rule of enum text_documents
  *     JSON Lines   one object per line, whose key "text" (or another) is a document; a byte order mark before
  *                  the first line is skipped
+ *     packed       gzip, xz, zstd, bzip2, lz4, tar, and each in another: recognized by their first bytes; a
+ *                  member of an archive is a file of its own, with its own name (unpack.h)
+ *
+ * Other files that are known by their first bytes (file_kind.h), and those with too many bytes that are not
+ * UTF-8 (text_check.h), are BAD_DATA, unless the format is TEXT_BYTES.
  *
  * Caution: a chunk may end anywhere, even inside a character; a caller that tokenizes chunks must hold back
  * the end of each one (encoder_cut() in tokenizer.h). */
@@ -13,14 +18,16 @@
 
 #include <stdint.h>
 
+struct text_check;
+
 enum { TEXT_MAX_LINE_BYTES = 1 << 30 }; // of JSON Lines: one line is held in memory
 
 enum text_format {
-    TEXT_BY_NAME,
+    TEXT_BY_NAME, // JSON Lines for .jsonl, .ndjson and .json, also before .gz and the like
     TEXT_PLAIN,
-    TEXT_JSON_LINES
-}; // by name: JSON Lines for .jsonl, .ndjson and
-    // .json
+    TEXT_JSON_LINES,
+    TEXT_BYTES // like plain text, but any bytes: not unpacked, not checked
+};
 
 enum text_documents {
     TEXT_FILE,       // each file is a document
@@ -38,15 +45,20 @@ struct text_options {
 };
 
 /* Consumer of the text. `append` adds bytes to the current document; `progress` receives the number of bytes
- * read since its last call, several times a second while a pipe has none (0). A status other than OK stops
- * reading and is returned. */
+ * of the file read since its last call, which may be 0: also several times a second while a pipe has none. A
+ * status other than OK stops reading and is returned. */
 struct text_sink {
     enum status (*append)(void *context, const char *bytes, int64_t length);
     enum status (*end_document)(void *context);
     enum status (*progress)(void *context, int64_t bytes);
     /* Optional: receives each line of JSON Lines that is not blank as it is, instead of `append` and
-     * `end_document`; `file` is the path, or "standard input". Lines count from 1. */
+     * `end_document`; `file` is the path, "standard input", or "PATH: MEMBER", valid during the call. Lines
+     * count from 1. */
     enum status (*line)(void *context, const char *file, int64_t number, const char *bytes, int64_t length);
+    /* Optional: receives the message about each invalid line, which is skipped. NULL: it ends the reading. */
+    enum status (*skip)(void *context, const char *why);
+    /* Optional: plain text with some bytes that are not UTF-8, after its last byte. */
+    void (*not_utf8)(void *context, const char *file, const struct text_check *check);
     void *context;
 };
 

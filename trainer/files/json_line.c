@@ -58,13 +58,15 @@ static int hex4(const char *at, const char *end)
     return value;
 }
 
-/* Code point of the escape sequence at `at` (the backslash), and its length; -1 if it is invalid. Surrogates
- * must be paired. */
+enum { ESCAPE_INVALID = -1, ESCAPE_LONE = -2 };
+
+/* Code point of the escape sequence at `at` (the backslash), and its length. ESCAPE_LONE: half of a surrogate
+ * pair. */
 static int escape(const char *at, const char *end, int *length)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (end - at < 2 || at[1] == 0)
-        return -1;
+        return ESCAPE_INVALID;
     const char *name = strchr(names, at[1]);
     *length = 2;
     if (name != NULL)
@@ -73,15 +75,16 @@ static int escape(const char *at, const char *end, int *length)
     *length = 6;
     if (first < 0xD800 || first > 0xDFFF)
         return first;
-    if (first > 0xDBFF || end - at < 12 || at[6] != '\\' || at[7] != 'u')
-        return -1;
-    int second = hex4(at + 8, end);
+    int second = end - at >= 12 && at[6] == '\\' && at[7] == 'u' ? hex4(at + 8, end) : -1;
+    if (first > 0xDBFF || second < 0xDC00 || second > 0xDFFF)
+        return ESCAPE_LONE;
     *length = 12;
-    return second < 0xDC00 || second > 0xDFFF ? -1 : 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
+    return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
 }
 
-/* Scans a string, from its opening to after its closing quote. */
-static bool scan_string(struct scanner *s, const char **begin, const char **end)
+/* Scans a string, from its opening to after its closing quote. `is_text`: it is decoded, so it must be text.
+ * Others may have lone surrogates, which Python's json writes. */
+static bool scan_string_as(struct scanner *s, bool is_text, const char **begin, const char **end)
 {
     if (peek(s) != '"')
         return refuse(s, s->at, "expected a string in double quotes");
@@ -90,8 +93,11 @@ static bool scan_string(struct scanner *s, const char **begin, const char **end)
     while (s->at < s->end && *s->at != '"') {
         unsigned char c = (unsigned char)*s->at;
         int length = 1;
-        if (c == '\\' && escape(s->at, s->end, &length) < 0)
+        const int point = c == '\\' ? escape(s->at, s->end, &length) : c;
+        if (point == ESCAPE_INVALID)
             return refuse(s, s->at, "invalid escape sequence");
+        if (point == ESCAPE_LONE && is_text)
+            return refuse(s, s->at, "lone surrogate, half of a character");
         if (c < 0x20)
             return refuse(s, s->at, "unescaped control character in a string");
         if (c >= 0x80 && (length = sequence_length(s->at, s->end)) == 0)
@@ -103,6 +109,11 @@ static bool scan_string(struct scanner *s, const char **begin, const char **end)
         return refuse(s, quote, "unterminated string");
     s->at++;
     return true;
+}
+
+static bool scan_string(struct scanner *s, const char **begin, const char **end)
+{
+    return scan_string_as(s, false, begin, end);
 }
 
 static bool digits(struct scanner *s)
@@ -142,7 +153,7 @@ static bool scan_word(struct scanner *s, const char *word)
     return true;
 }
 
-/* Scans a string, a number or a literal. */
+/* Scans a string, a number or a literal; also NaN and Infinity, which Python's json writes. */
 static bool scan_scalar(struct scanner *s)
 {
     const char *begin, *end;
@@ -155,7 +166,13 @@ static bool scan_scalar(struct scanner *s)
         return scan_word(s, "false");
     case 'n':
         return scan_word(s, "null");
+    case 'N':
+        return scan_word(s, "NaN");
+    case 'I':
+        return scan_word(s, "Infinity");
     default:
+        if (s->end - s->at > 1 && s->at[0] == '-' && s->at[1] == 'I')
+            return scan_word(s, "-Infinity");
         if (peek(s) != '-' && (peek(s) < '0' || peek(s) > '9'))
             return refuse(s, s->at,
                           s->at < s->end ? "expected a value" : "the line ends where a value is expected");
@@ -255,7 +272,7 @@ static bool scan_members(struct scanner *s, const char *key, struct json_line *o
             return false;
         bool wanted = is_key(begin, end, key), string = peek(s) == '"';
         if (wanted && string) {
-            if (!scan_string(s, &begin, &end))
+            if (!scan_string_as(s, true, &begin, &end))
                 return false;
             out->begin = begin - out->bytes;
             out->end = end - out->bytes;
@@ -314,7 +331,8 @@ int64_t json_line_decode(const struct json_line *line, int64_t *at, char *out, i
         const char *from = line->bytes + *at;
         if (*from == '\\') {
             int length = 0;
-            count += put_utf8(escape(from, line->bytes + line->end, &length), out + count);
+            const int point = escape(from, line->bytes + line->end, &length);
+            count += put_utf8(point < 0 ? 0xFFFD : point, out + count); // in a name
             *at += length;
             continue;
         }

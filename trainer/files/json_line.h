@@ -5,7 +5,9 @@
  *
  *     {"id": 7, "text": "a\u00e9\n", "meta": [1, 2]}       key "text" ->  a C3 A9 0A
  *
- * The last of duplicate keys counts. Numbers are checked, not converted: any magnitude is valid. */
+ * The last of duplicate keys counts. Numbers are checked, not converted: any magnitude is valid.
+ * As in Python's json, whose writer makes them, NaN and Infinity are values, and strings may have lone
+ * surrogates ("\ud83d" without its other half), except for the string that is found, which must be text. */
 #pragma once
 
 #include "base/status.h"

@@ -34,9 +34,13 @@ static bool has_tiny_objects(const char *bytes, size_t length)
     return objects > (TIMES_LENGTH * length + SPARE_BYTES) / OBJECT_BYTES;
 }
 
-/* jansson's messages about zero bytes name flags of its interface. The last byte of the text is the code. */
-static void explain_zeros(json_error_t *error)
+/* jansson's messages about zero bytes name flags of its interface, and it has none of its own for half of a
+ * surrogate pair. The last byte of the text is the code. */
+static void explain(json_error_t *error)
 {
+    static const char half[] = "invalid Unicode '\\uD";
+    if (strncmp(error->text, half, sizeof half - 1) == 0)
+        snprintf(error->text, sizeof error->text - 1, "lone surrogate, half of a character");
     const enum json_error_code code = json_error_code(error);
     if (code == json_error_null_character || code == json_error_null_byte_in_key)
         snprintf(error->text, sizeof error->text - 1, "%s has the character \\u0000; remove it",
@@ -48,7 +52,7 @@ json_t *json_read(const char *bytes, size_t length, size_t flags, json_error_t *
     if (!has_tiny_objects(bytes, length)) {
         json_t *root = json_loadb(bytes, length, flags, error);
         if (root == NULL && error != NULL)
-            explain_zeros(error);
+            explain(error);
         return root;
     }
     if (error != NULL)

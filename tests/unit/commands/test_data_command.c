@@ -92,7 +92,7 @@ Test(data_command, arbitrary_bytes_round_trip, .init = silence)
         all[i] = (char)(i < 256 ? i : i * 7919 >> 3);
     write_file("a.txt", all, sizeof all);
     write_file("b.txt", "xyz", 3);
-    cr_assert_eq(run("data prepare a.txt b.txt -o out"), 0);
+    cr_assert_eq(run("data prepare a.txt b.txt -o out --format bytes"), 0);
     int32_t ids[2000];
     cr_assert_eq(read_back("out", ids, 2000), 1024 + 2 + 3 + 2);
     for (int i = 0; i < 1024; i++)

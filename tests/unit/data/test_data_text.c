@@ -43,7 +43,8 @@ static enum status read_bytes(const char *bytes, size_t length, const char *endi
     int fd = mkstemps(path, (int)strlen(ending));
     cr_assert(fd >= 0 && write(fd, bytes, length) == (ssize_t)length);
     close(fd);
-    const struct text_sink sink = {append_text, end_document, add_progress, NULL, result};
+    const struct text_sink sink = {
+        .append = append_text, .end_document = end_document, .progress = add_progress, .context = result};
     enum status status = text_read(path, options, &sink);
     if (status == OK)
         cr_assert_eq(result->progress, (int64_t)length);
@@ -117,7 +118,8 @@ Test(data_text, a_bad_line_is_named)
         STOPPED);
     cr_assert_eq(result.documents, 1);
     text_free(&result.all);
-    const struct text_sink sink = {append_text, end_document, add_progress, NULL, &result};
+    const struct text_sink sink = {
+        .append = append_text, .end_document = end_document, .progress = add_progress, .context = &result};
     cr_assert_eq(text_read("/nowhere/at/all", &(struct text_options){0}, &sink), IO_ERROR);
     cr_assert_eq(text_read("/tmp", &(struct text_options){0}, &sink), IO_ERROR);
 }
@@ -134,7 +136,8 @@ Test(data_text, chunk_boundaries_have_no_effect)
             bytes[i] = "\n\n\rab\f\xC3\xA9"[seed >> 29]; // every edge is likely to cut something
         }
         bytes[0] = 'a';
-        struct text_options options = {.documents = (enum text_documents)(trial % TEXT_DOCUMENTS_COUNT),
+        struct text_options options = {.format = TEXT_BYTES, // halves of characters
+                                       .documents = (enum text_documents)(trial % TEXT_DOCUMENTS_COUNT),
                                        .lines = 3};
         struct extracted result = {0};
         cr_assert_eq(read_bytes(bytes, LENGTH, ".txt", &options, &result), OK);

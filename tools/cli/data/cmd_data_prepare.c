@@ -11,6 +11,7 @@
 #include "base/machine.h"
 #include "base/text.h"
 #include "tools/cli/data/encode_pool.h"
+#include "tools/cli/data/prepare_notes.h"
 #include "trainer/data/data_text.h"
 #include "trainer/data/dataset.h"
 #include "trainer/files/stop_signals.h"
@@ -54,8 +55,10 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
         out->format = TEXT_PLAIN;
     else if (o->format != NULL && strcmp(o->format, "jsonl") == 0)
         out->format = TEXT_JSON_LINES;
+    else if (o->format != NULL && strcmp(o->format, "bytes") == 0)
+        out->format = TEXT_BYTES;
     else if (o->format != NULL)
-        return fail(BAD_USAGE, "--format %s is invalid; use text or jsonl", o->format);
+        return fail(BAD_USAGE, "--format %s is invalid; use text, jsonl or bytes", o->format);
     return OK;
 }
 
@@ -69,13 +72,14 @@ static enum status chat_options_of(const struct data_options *o, const struct to
                     o->seq_length);
     if (o->chat_template == NULL)
         return OK;
-    if (o->documents != NULL || o->split_lines != NULL || o->json_key != NULL || text->format == TEXT_PLAIN)
+    if (o->documents != NULL || o->split_lines != NULL || o->json_key != NULL || text->format == TEXT_PLAIN ||
+        text->format == TEXT_BYTES)
         return fail(BAD_USAGE,
                     "--chat-template reads one conversation from each line of JSON Lines; remove %s",
                     o->documents != NULL     ? "--documents"
                     : o->split_lines != NULL ? "--split-lines"
                     : o->json_key != NULL    ? "--json-key"
-                                             : "--format text");
+                                             : "--format");
     if (!o->append_eod)
         return fail(BAD_USAGE,
                     "--no-append-eod has no effect on conversations, which end as the template says; "
@@ -108,7 +112,8 @@ struct pump {
     struct encode_pool *pool;
     struct dataset_writer *writer;
     struct encode_counts counts; // when complete
-    int64_t documents;           // read
+    struct prepare_notes notes;
+    int64_t documents; // read
 
     int64_t read_bytes, all_bytes; // for the progress; all_bytes 0: unknown
     double began_s, shown_s;
@@ -132,7 +137,18 @@ static enum status pump_line(void *context, const char *file, int64_t number, co
 {
     struct pump *p = context;
     p->documents++;
-    return encode_pool_line(p->pool, file, number, bytes, length);
+    return encode_pool_line(p->pool, prepare_notes_file(&p->notes, file), number, bytes, length);
+}
+
+static enum status pump_skip(void *context, const char *why)
+{
+    prepare_notes_skip(&((struct pump *)context)->notes, why);
+    return OK;
+}
+
+static void pump_not_utf8(void *context, const char *file, const struct text_check *check)
+{
+    prepare_notes_not_utf8(&((struct pump *)context)->notes, file, check);
 }
 
 static enum status pump_progress(void *context, int64_t bytes)
@@ -178,10 +194,14 @@ static enum status refuse_overwriting(const char *prefix)
 }
 
 /* Names the inputs: no document has any text. */
-static enum status refuse_no_text(const struct data_options *o, const struct text_options *text)
+static enum status refuse_no_text(const struct pump *p, const struct data_options *o,
+                                  const struct text_options *text)
 {
     enum { SHOWN = 3 };
     struct text inputs = {0};
+    if (p->notes.skipped > 0)
+        return fail(BAD_DATA, "all %" PRId64 " lines are invalid; the first: %s", p->notes.skipped,
+                    p->notes.skipped_shown[0].chars);
     for (int i = 0; i < o->input_count && i < SHOWN; i++)
         text_add(&inputs, "%s%s", i > 0 ? ", " : "",
                  strcmp(o->inputs[i], "-") == 0 ? "standard input" : o->inputs[i]);
@@ -204,7 +224,11 @@ static enum status pump_all(struct pump *p, const struct data_options *o, const 
                                    .end_document = pump_end_document,
                                    .progress = pump_progress,
                                    .line = p->encode.chat != NULL ? pump_line : NULL,
+                                   .skip = o->skip_invalid ? pump_skip : NULL,
+                                   .not_utf8 = pump_not_utf8,
                                    .context = p};
+    p->encode.skip = sink.skip;
+    p->encode.skip_context = p;
     if (!o->overwrite)
         TRY(refuse_overwriting(o->output));
     TRY(dataset_writer_create(o->output, tokenizer_vocab_size(p->encode.tokenizer), &p->writer));
@@ -216,7 +240,7 @@ static enum status pump_all(struct pump *p, const struct data_options *o, const 
     TRY(encode_pool_finish(p->pool));
     p->counts = encode_pool_counts(p->pool);
     if (p->counts.tokens == 0)
-        return refuse_no_text(o, text);
+        return refuse_no_text(p, o, text);
     return dataset_writer_finish(p->writer);
 }
 
@@ -333,8 +357,11 @@ static enum status prepare_with(const struct encode_options *encode, const struc
     stop_signals_release(&held);
     if (pump.terminal && pump.shown_s > 0.0)
         fputs("\r\033[K", stderr);
-    if (status == OK)
+    if (status == OK) {
         print_summary(&pump, o->output);
+        prepare_notes_print(&pump.notes);
+    }
+    prepare_notes_free(&pump.notes);
     return status;
 }
 

@@ -13,6 +13,7 @@ struct part {
     bool begins, ends; // the document
     const char *file;  // of a conversation
     int64_t line;
+    char *skipped; // why an invalid conversation is skipped
 };
 
 struct block {
@@ -58,21 +59,10 @@ static enum status encode_text(const struct encode_options *options, struct enco
     TRY(encoder_encode(encoder, bytes, part->bytes, ids));
     if (part->ends) {
         TRY(tokens_append(ids, suffix->ids, suffix->count));
-        if (options->append_eod)
+        const bool ended = suffix->count > 0 && suffix->ids[suffix->count - 1] == end;
+        if (options->append_eod && !ended)
             TRY(tokens_append(ids, &end, 1));
     }
-    return OK;
-}
-
-static enum status encode_part(const struct encode_pool *pool, struct encoder *encoder, const char *bytes,
-                               struct part *part, struct chat_tokens *out)
-{
-    const int64_t before = out->ids.count;
-    if (pool->options.chat != NULL)
-        TRY(chat_encode(pool->options.chat, encoder, bytes, part->bytes, out));
-    else
-        TRY(encode_text(&pool->options, encoder, bytes, part, &out->ids));
-    part->ids = out->ids.count - before;
     return OK;
 }
 
@@ -87,6 +77,32 @@ static char *why_of(const struct part *part)
     char *copy = text_copy(why.chars);
     text_free(&why);
     return copy;
+}
+
+/* Encodes a conversation, or leaves it out. */
+static enum status encode_chat(const struct encode_pool *pool, struct encoder *encoder, const char *bytes,
+                               struct part *part, struct chat_tokens *out)
+{
+    const int64_t before = out->ids.count;
+    const enum status status = chat_encode(pool->options.chat, encoder, bytes, part->bytes, out);
+    if (status != BAD_DATA || pool->options.skip == NULL)
+        return status;
+    part->skipped = why_of(part);
+    out->ids.count = before;
+    out->counts.length = (size_t)before;
+    return OK;
+}
+
+static enum status encode_part(const struct encode_pool *pool, struct encoder *encoder, const char *bytes,
+                               struct part *part, struct chat_tokens *out)
+{
+    const int64_t before = out->ids.count;
+    if (pool->options.chat != NULL)
+        TRY(encode_chat(pool, encoder, bytes, part, out));
+    else
+        TRY(encode_text(&pool->options, encoder, bytes, part, &out->ids));
+    part->ids = out->ids.count - before;
+    return OK;
 }
 
 static void encode_block(const struct encode_pool *pool, struct encoder *encoder, struct block *block)
@@ -184,6 +200,8 @@ void encode_pool_destroy(struct encode_pool *pool)
     for (int i = 0; i < pool->thread_count; i++)
         pthread_join(pool->threads[i], NULL);
     for (int64_t i = 0; pool->ring != NULL && i < pool->size; i++) {
+        for (int64_t k = 0; k < pool->ring[i].count; k++)
+            free(pool->ring[i].parts[k].skipped);
         text_free(&pool->ring[i].text);
         free(pool->ring[i].parts);
         chat_tokens_free(&pool->ring[i].tokens);
@@ -225,6 +243,15 @@ static enum status refuse_block(const struct encode_pool *pool, const struct blo
     return fail(block->status, "document %lld: %s", (long long)pool->counts.documents, block->why);
 }
 
+/* Reports a skipped conversation. */
+static enum status report_skipped(const struct encode_pool *pool, struct part *part)
+{
+    const enum status status = pool->options.skip(pool->options.skip_context, part->skipped);
+    free(part->skipped);
+    part->skipped = NULL;
+    return status;
+}
+
 /* Writes an encoded block, and empties it. */
 static enum status write_block(struct encode_pool *pool, struct block *block)
 {
@@ -233,7 +260,11 @@ static enum status write_block(struct encode_pool *pool, struct block *block)
     const int32_t *ids = block->tokens.ids.ids;
     const uint8_t *counts = (const uint8_t *)text_chars(&block->tokens.counts);
     for (int64_t i = 0; i < block->count; i++) {
-        const struct part *part = &block->parts[i];
+        struct part *part = &block->parts[i];
+        if (part->skipped != NULL) {
+            TRY(report_skipped(pool, part));
+            continue;
+        }
         if (pool->options.chat != NULL) {
             TRY(write_chat(pool, part, ids, counts));
             counts += part->ids;

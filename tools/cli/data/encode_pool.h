@@ -17,10 +17,13 @@ struct encode_pool;
 
 struct encode_options {
     const struct tokenizer *tokenizer;
-    bool append_eod;                  // to each document
+    bool append_eod;                  // to each document, unless the tokenizer's suffix ends with it
     const struct chat_template *chat; // documents are conversations; NULL: text
     int64_t seq_length;               // of a conversation, at most; 0: any
     int threads;                      // at least 1
+    /* Receives the message about each invalid conversation, which is skipped. NULL: it is an error. */
+    enum status (*skip)(void *context, const char *why);
+    void *skip_context;
 };
 
 struct encode_counts {

@@ -197,11 +197,50 @@ static enum status add_line(struct writer *w, const json_t *root)
     return flush(w);
 }
 
+static bool put(char *at, const char *chars)
+{
+    memcpy(at, chars, strlen(chars));
+    return true;
+}
+
+/* Overwrites NaN and Infinity outside of strings, which Python's json writes and RFC 8259 does not have, by 0
+ * and spaces, so that columns stay the same. Returns whether there was any. */
+static bool replace_not_finite(char *line, size_t length)
+{
+    bool in_string = false, any = false;
+    for (size_t i = 0; i < length; i++) {
+        const size_t left = length - i;
+        if (line[i] == '\\' && in_string)
+            i++;
+        else if (line[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && left >= 3 && memcmp(line + i, "NaN", 3) == 0)
+            any = put(line + i, "0  ");
+        else if (!in_string && left >= 8 && memcmp(line + i, "Infinity", 8) == 0)
+            any = put(line + i, "0       ");
+    }
+    return any;
+}
+
+static json_t *read_line(const char *line, size_t length, json_error_t *why)
+{
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL;
+    json_t *root = json_read(line, length, flags, why);
+    if (root != NULL)
+        return root;
+    struct text copy = {0};
+    text_add_bytes(&copy, line, length);
+    if (length > 0 && replace_not_finite(copy.chars, copy.length))
+        root = json_read(copy.chars, copy.length, flags, why);
+    text_free(&copy);
+    return root;
+}
+
 enum status chat_encode(const struct chat_template *template, struct encoder *encoder, const char *line,
                         int64_t length, struct chat_tokens *out)
 {
     json_error_t why;
-    json_t *root = json_read(line, (size_t)length, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &why);
+    json_t *root = read_line(line, (size_t)length, &why);
     if (root == NULL)
         return fail(BAD_DATA, "column %d: %s; each line must be one complete JSON object, in UTF-8",
                     why.position, why.text);
