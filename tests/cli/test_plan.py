@@ -70,12 +70,12 @@ def days_and_hours(seconds):
 
 
 def test_text():
-    """What a newcomer looks for: the peak, and why HFU is below MFU; how long all steps take."""
+    """What a newcomer looks for: the peak, how long all steps take, and what the profile rests on."""
     run = plan(GPT3, *ON_A100)
     got = planned()
     words = [f"(bf16): MFU {100 * got['mfu']:.1f} %, with causal attention {100 * got['mfu_causal']:.1f} %; HFU",
              "of the peak of 312 TFLOP/s", f"training: 286102 steps in {days_and_hours(got['train_time_s'])}",
-             f", {got['gpu_hours']:.0f} GPU hours"]
+             f", {got['gpu_hours']:.0f} GPU hours", "profile: data sheet and estimates, not fitted to step times"]
     expect("utilization and training time", all(word in run.stdout for word in words), (words, run))
     done = plan(GPT3, *ON_A100, "train.train_iters=1000000000000")
     expect("many days", re.search(r"steps in [0-9.]+e[+]06 days, ", done.stdout), done)
@@ -104,6 +104,15 @@ def test_effects():
     # Of the 2 layers of a rank also the matmul 8192 x 2048, of which it has half, for the 16 samples of a replica.
     seconds = whole["hfu"] * whole["step_time_s"] - full["hfu"] * full["step_time_s"]
     expected = 2 * (2 * 8192 * 2048 / 2) * (16 * 2048) / 312e12
+    # Narayanan et al. 2021 (eq. 3): 6 FLOPs per weight and token, 12 s h per layer for attention; a forward pass again.
+    layers, head = 4 * (6 * 12 * 2048 ** 2 + 12 * 2048 * 2048), 6 * 50257 * 2048
+    expect("HFU counts it", abs(whole["hfu"] / whole["mfu"] - (layers * 4 / 3 + head) / (layers + head)) < 1e-9, whole)
+    selective = planned("memory.recompute_granularity=selective", "model.num_layers=4")
+    attention = 4 * 12 * 2048 * 2048 / 3
+    expect("and attention alone", abs(selective["hfu"] / selective["mfu"] - 1 - attention / (layers + head)) < 1e-9,
+           selective)
+    expect("HFU is MFU without recomputation", all(abs(one["hfu"] / one["mfu"] - 1) < 1e-9 for one in (
+        own, planned("parallel.zero_stage=3"), planned("pipeline.schedule=zb-h1"), planned("tp=1", "dp=8"))), own)
     expect("the whole forward pass is repeated", abs(seconds - expected) < 1e-6 * expected, (seconds, expected))
     expect("with its reduction", whole["breakdown_s"]["tp"] > full["breakdown_s"]["tp"], whole)
     expect("and no more memory", whole["memory_peak_bytes"] == full["memory_peak_bytes"], whole)
@@ -141,6 +150,14 @@ def test_refusals(folder):
                "cluster.profile" in done.stderr, done)
     done = plan(*alone, "tp=2", "precision.params_dtype=bf16")
     expect("what does not fit exits with 1", done.returncode == 1 and "NOT fit" in done.stdout, done)
+    flash3 = [GPT3, "--no-advice", "tp=2", "dp=8", "precision.params_dtype=bf16", "assume.attention=flash3"]
+    done = plan(*flash3, "cluster.profile=selene")
+    expect("FlashAttention-3 is for Hopper", done.returncode == 2 and "assume.attention flash3 is for GPUs of compute "
+           "capability 9.0 (H100, H200), not for the A100-SXM4-80GB of cluster.profile selene" in done.stderr, done)
+    expect("where it is the profile's own", plan(*flash3, "cluster.profile=dgx-h200").returncode == 0, done)
+    done = plan(GPT3, "cluster.profile=dgx-h10")
+    expect("an unknown profile is reported once", done.returncode == 2 and done.stderr.count("dgx-h10") == 1 +
+           done.stderr.count("dgx-h100") and "cuboid profile --list" in done.stderr, done)
     done = subprocess.run([CUBOID, "train", GPT3, "assume.norm=unfused"], capture_output=True, text=True, check=False)
     expect("training refuses assumptions", done.returncode == 2 and "assume.norm" in done.stderr, done)
 

@@ -65,6 +65,20 @@ void problems_print(const struct problems *problems, FILE *to)
         print_line(to, "error: and %zu more", problems->errors - PROBLEMS_MAX);
 }
 
+enum status problems_report(struct problems *problems, enum status status)
+{
+    for (size_t i = 0; i < problems->count && problems->errors == 1 && status != OK; i++)
+        if (!problems->list[i].warning) {
+            status = fail(status, "%s", problems->list[i].text);
+            free(problems->list[i].text);
+            problems->list[i] = problems->list[--problems->count];
+            break;
+        }
+    problems_print(problems, stderr);
+    problems_free(problems);
+    return status;
+}
+
 void problems_free(struct problems *problems)
 {
     for (size_t i = 0; i < problems->count; i++)

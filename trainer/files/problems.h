@@ -29,4 +29,7 @@ enum status problems_fail(const struct problems *problems, size_t before, enum s
                           const char *subject);
 /* One line each: "error: ..." or "warning: ...". */
 void problems_print(const struct problems *problems, FILE *to);
+/* Prints warnings, and all problems if there are several errors. A single error becomes the failure itself,
+ * so that it is reported once. Frees them; returns `status`. */
+enum status problems_report(struct problems *problems, enum status status);
 void problems_free(struct problems *problems);

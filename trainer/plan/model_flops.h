@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* FLOPs of the model, the basis of MFU: a function of the model alone, whatever a program executes. */
+/* FLOPs of the model, the basis of utilizations of the peak (Chowdhery et al. 2022; Korthikanti et al. 2022):
+ *
+ *   MFU         FLOPs of the model, a function of the model alone, whatever a program executes
+ *   HFU         with the forward passes that are recomputed in the backward pass: at least the MFU
+ *   mfu_causal  MFU with the causal half of attention
+ *
+ * MFU and HFU count all of attention, as in those papers. Kernels skip most of the masked half, so with long
+ * sequences both can exceed 100 %; mfu_causal cannot. */
 #pragma once
 
 #include "layers/model_config.h"

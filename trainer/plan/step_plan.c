@@ -3,8 +3,10 @@
 
 #include "trainer/memory/memory_formula.h"
 #include "trainer/plan/model_flops.h"
+#include "trainer/plan/profile/gpu_type.h"
 #include "trainer/plan/tape/tape_gathers.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,21 +119,50 @@ struct cost_options step_plan_cost_options(const struct run *run, const struct c
                                    .assume = &recipe->assume,
                                    .model = assumed_model(recipe),
                                    .in_order = recipe->deterministic && !profile->device.is_cpu};
+    const struct gpu_type *gpu = profile->device.is_cpu ? NULL : gpu_type_find(profile->device.name);
+    options.model.compute_capability = gpu != NULL ? gpu->compute_capability : 0;
     options.tensor_group = tensor_group(run, &options);
     return options;
 }
 
-/* FLOPs that a pipeline rank executes in matmuls and attention. */
-static double executed_flops(const struct tape *tape)
+struct forward_flops {
+    double matmul, first_matmul;       // of all matmuls, and of those in first forward passes
+    double attention, first_attention; // of forward passes of attention, as executed
+};
+
+static void add_forward_flops(const struct tape *tape, struct forward_flops *sum)
 {
-    double flops = 0.0;
     for (int lane = 0; lane < tape->lane_count; lane++)
         for (int i = 0; i < tape->lanes[lane].count; i++) {
             const struct tape_item *item = &tape->lanes[lane].items[i];
-            if (item->kind == TAPE_OP && cost_class_of(tape->ops[item->index].kind) != COST_MEMORY)
-                flops += tape->ops[item->index].cost.flops;
+            if (item->kind != TAPE_OP)
+                continue;
+            const struct op_record *op = &tape->ops[item->index];
+            const bool first = tape_action_is_forward(&tape->actions[item->action]);
+            const double flops = 2.0 * (double)op->shape[0] * (double)op->shape[1] * (double)op->shape[2];
+            if (op->kind == OP_GEMM) {
+                sum->matmul += flops;
+                sum->first_matmul += first ? flops : 0.0;
+            } else if (op->kind == OP_ATTENTION_FORWARD) {
+                sum->attention += op->cost.flops;
+                sum->first_attention += first ? op->cost.flops : 0.0;
+            }
         }
-    return flops;
+}
+
+/* FLOPs of recomputed forward passes, mean over the pipeline ranks. A matmul of a forward pass has two
+ * gradients of the same size. Attention is counted as by model_flops_per_token(). */
+static double recomputed_flops(const struct step_plan *plan)
+{
+    const struct recipe *recipe = plan->run->recipe;
+    const double tokens = (double)(recipe->train.global_batch_size * recipe->model.seq_length);
+    const double attention = // forward pass
+        model_attention_flops_per_token(&recipe->model) / 3.0 * tokens / plan->run->mesh.world;
+    struct forward_flops sum = {.matmul = 0.0};
+    for (int i = 0; i < plan->count; i++)
+        add_forward_flops(plan->tapes[i], &sum);
+    const double again = sum.first_attention > 0.0 ? sum.attention / sum.first_attention - 1.0 : 0.0;
+    return fmax(0.0, sum.matmul - 3.0 * sum.first_matmul) / plan->count + again * attention;
 }
 
 static void compute_rates(struct step_plan *plan)
@@ -139,17 +170,15 @@ static void compute_rates(struct step_plan *plan)
     const struct recipe *recipe = plan->run->recipe;
     const double tokens = (double)(recipe->train.global_batch_size * recipe->model.seq_length);
     const double peak = recipe->logging.peak_flops;
-    double executed = 0.0, bubble = 0.0;
-    for (int i = 0; i < plan->count; i++) {
-        executed += executed_flops(plan->tapes[i]) / plan->count;
+    double bubble = 0.0;
+    for (int i = 0; i < plan->count; i++)
         bubble += plan->step->ranks[i].bubble_s / plan->count;
-    }
     plan->step_s = plan->step->step_s + plan->profile->model.step_overhead_s;
     plan->tokens_per_s = tokens / plan->step_s;
     plan->tflops_per_rank =
         model_flops_per_token(&recipe->model) * plan->tokens_per_s / plan->run->mesh.world * 1e-12;
     plan->mfu = peak > 0.0 ? plan->tflops_per_rank * 1e12 / peak : 0.0;
-    plan->hfu = peak > 0.0 ? executed / plan->step_s / peak : 0.0;
+    plan->hfu = peak > 0.0 ? plan->mfu + recomputed_flops(plan) / plan->step_s / peak : 0.0;
     plan->bubble_fraction = bubble / plan->step_s;
 }
 
@@ -187,6 +216,13 @@ enum status step_plan_check_profile(const struct run *run, const struct cluster_
                  "cluster.profile %s has no peak_flops_%s, the dtype of precision.params_dtype %s; use "
                  "another dtype or profile",
                  recipe->cluster.profile, profile_dtype_name(dtype), recipe_dtype_name(recipe));
+    const char *attention = assume_attention_fault(&recipe->assume, options.model.compute_capability);
+    if (attention != NULL) {
+        text_add(&why, "%sassume.attention ", why.length > 0 ? "; " : "");
+        recipe_key_text(recipe, "assume.attention", &why);
+        text_add(&why, " %s, not for the %s of cluster.profile %s; use own, which is its fastest kernel",
+                 attention, profile->device.name, recipe->cluster.profile);
+    }
     if (ranks > options.ranks_per_node && profile->network.nics == 0)
         text_add(&why,
                  "%scluster.profile %s has no network, but %d ranks need %d nodes of %d; use a profile with "
@@ -223,10 +259,7 @@ enum status step_plan_profile(const struct recipe *recipe, struct cluster_profil
     *out = NULL;
     if (recipe->cluster.profile == NULL)
         return OK;
-    enum status status = profile_load(recipe->cluster.profile, out, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
-    return status == OK ? OK : fail(status, "cluster.profile %s cannot be used", recipe->cluster.profile);
+    return problems_report(&problems, profile_load(recipe->cluster.profile, out, &problems));
 }
 
 static enum status make_plan(const struct run *run, const struct cluster_profile *profile, bool timeline,

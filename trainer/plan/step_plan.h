@@ -25,7 +25,9 @@ struct step_plan {
     int peak_rank;             // index of the rank with the most memory
     /* 0 without a profile: */
     double step_s; // including the profile's overhead per step
-    double tokens_per_s, tflops_per_rank, mfu, hfu, bubble_fraction;
+    double tokens_per_s, tflops_per_rank;
+    double mfu, hfu; // model_flops.h
+    double bubble_fraction;
     int64_t device_bytes; // memory of one device
     int64_t needed_bytes; // needed by its ranks, with reserved memory
     bool fits;            // true without a profile

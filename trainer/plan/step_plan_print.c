@@ -124,7 +124,6 @@ static void print_messages(const struct step_plan *plan, FILE *to)
     fprintf(to, "\n");
 }
 
-/* HFU may be below MFU: kernels skip the masked half of attention, which MFU counts by convention. */
 static void print_utilization(const struct step_plan *plan, FILE *to)
 {
     const struct recipe *recipe = plan->run->recipe;
@@ -150,13 +149,14 @@ static void print_training(const struct step_plan *plan, FILE *to)
 static void print_times(const struct step_plan *plan, FILE *to)
 {
     char tokens[NUMBER_CHARS], needed[NUMBER_CHARS], there[NUMBER_CHARS];
-    const double error = plan->profile->fit.error_fraction;
+    struct text basis = {0};
     fprintf(to, "on %s, %d rank%s per node: step %.4g s", plan->profile->name, plan->cost.ranks_per_node,
             plan->cost.ranks_per_node == 1 ? "" : "s", plan->step_s);
-    if (error > 0.0)
-        fprintf(to, " (+- %.0f %%)", 100.0 * error);
     fprintf(to, ", %s tokens/s, %.4g TFLOP/s per rank, bubble %.1f %%\n",
             count_text(plan->tokens_per_s, tokens), plan->tflops_per_rank, 100.0 * plan->bubble_fraction);
+    profile_basis_text(plan->profile, &basis);
+    fprintf(to, "profile: %s\n", basis.chars);
+    text_free(&basis);
     print_utilization(plan, to);
     print_training(plan, to);
     print_breakdown(plan, to);

@@ -93,12 +93,12 @@ static const struct choice assumed_programs[] = {
     NAMED("program", ASSUME_PROGRAM), NAMED("papers", ASSUME_PAPERS), {0}};
 static const struct choice assumed_attentions[] = {
     NAMED("own", ASSUME_ATTENTION_OWN),
+    NAMED("own_deterministic", ASSUME_ATTENTION_OWN_DETERMINISTIC),
     NAMED("eager", ASSUME_ATTENTION_EAGER),
     NAMED("unfused", ASSUME_ATTENTION_UNFUSED),
     NAMED("flash", ASSUME_ATTENTION_FLASH),
     NAMED("flash2", ASSUME_ATTENTION_FLASH2),
     NAMED("flash2_deterministic", ASSUME_ATTENTION_FLASH2_DETERMINISTIC),
-    NAMED("flash2_sm80_deterministic", ASSUME_ATTENTION_FLASH2_SM80_DETERMINISTIC),
     NAMED("flash3", ASSUME_ATTENTION_FLASH3),
     {0}};
 static const struct choice assumed_norms[] = {

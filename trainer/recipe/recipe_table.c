@@ -497,11 +497,10 @@ const struct recipe_row recipe_rows[] = {
         "attention scores, masks (docs/memory.md).",
         .choices = assumed_programs),
     ROW("assume.attention", CHOICE, assume.attention, "own",
-        "Attention kernels. `unfused` stores scores and softmax, like Megatron-LM with its fused softmax; "
-        "`eager` scales, masks and casts them in kernels of their own; `flash`, `flash2` and `flash3` are "
-        "versions of FlashAttention; the efficiencies of the shipped profiles are those of version 2. With "
-        "`flash2_deterministic` its backward pass is deterministic; with `flash2_sm80_deterministic` a "
-        "Blackwell GPU also runs it with the instructions of an A100.",
+        "Attention kernels. `own`: that of the profile's efficiencies, which is the fastest FlashAttention "
+        "of the GPU. `unfused` stores scores and softmax, like Megatron-LM with its fused softmax; `eager` "
+        "scales, masks and casts them in kernels of their own; `flash`, `flash2` and `flash3` (Hopper only) "
+        "are versions of FlashAttention. `_deterministic`: with a deterministic backward pass.",
         .choices = assumed_attentions),
     ROW("assume.norm", CHOICE, assume.norm, "fused",
         "Norms: `fused` with the residual before; `separate`: one kernel each for the norm, dropout with the "

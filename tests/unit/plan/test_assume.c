@@ -245,13 +245,49 @@ Test(assume, costs_follow)
     const struct op_record backward = attention(OP_ATTENTION_BACKWARD, 1e9);
     cr_expect_float_eq(cost_of_op(&assumed, &backward).run_s,
                        cost_of_op(&options, &backward).run_s / (1.0 - 0.379), 1e-12);
-    assume.attention = ASSUME_ATTENTION_FLASH2_SM80_DETERMINISTIC;
+    assumed.model.compute_capability = 100;
     cr_expect_float_eq(cost_of_op(&assumed, &forward).run_s, 1418.0 / 361.0 * own_s, 1e-12);
     cr_expect_float_eq(cost_of_op(&assumed, &backward).run_s,
                        1209.0 / 330.0 / (1.0 - 0.379) * cost_of_op(&options, &backward).run_s, 1e-12);
+    assume.attention = ASSUME_ATTENTION_OWN_DETERMINISTIC;
+    cr_expect_float_eq(cost_of_op(&assumed, &backward).run_s,
+                       cost_of_op(&options, &backward).run_s / (1.0 - 0.379), 1e-12);
     assume = (struct assumptions){.attention = ASSUME_ATTENTION_FLASH3, .norm = ASSUME_UNFUSED};
-    cr_expect_lt(cost_of_op(&assumed, &forward).run_s, own_s);
+    assumed.model.compute_capability = 90;
+    cr_expect_eq(cost_of_op(&assumed, &forward).run_s, own_s, "the efficiencies of Hopper are its own");
     cr_expect_float_eq(cost_of_op(&assumed, &norm).run_s, 9.0 * fused_s, 1e-12 * fused_s);
+    profile_destroy(p);
+}
+
+/* FlashAttention runs where it has kernels, never above the peak, and no older version is faster. */
+Test(assume, attention_of_each_gpu)
+{
+    static const int capabilities[] = {0, 70, 75, 80, 89, 90, 100};
+    struct cluster_profile *p = ideal_profile(1e14, 1e15); // attention at the peak
+    for (size_t c = 0; c < sizeof capabilities / sizeof *capabilities; c++) {
+        const int have = capabilities[c];
+        double seconds[ASSUME_ATTENTION_FLASH3 + 1];
+        for (int kind = ASSUME_ATTENTION_OWN; kind <= ASSUME_ATTENTION_FLASH3; kind++) {
+            const struct assumptions assume = {.attention = (enum assumed_attention)kind};
+            if (assume_stores_scores(&assume))
+                continue; // matmuls instead
+            const struct cost_options options = {
+                .profile = p, .assume = &assume, .model = {.compute_capability = have}};
+            const struct op_record forward = attention(OP_ATTENTION_FORWARD, 1e9),
+                                   backward = attention(OP_ATTENTION_BACKWARD, 1e9);
+            seconds[kind] = cost_of_op(&options, &forward).run_s;
+            cr_expect_geq(seconds[kind], 1e9 / 1e14, "%d on %d", kind, have);
+            cr_expect_geq(cost_of_op(&options, &backward).run_s, 1e9 / 1e14, "%d on %d", kind, have);
+            const bool runs = kind == ASSUME_ATTENTION_FLASH3   ? have == 90
+                              : kind == ASSUME_ATTENTION_FLASH  ? have == 0 || have >= 75
+                              : kind >= ASSUME_ATTENTION_FLASH2 ? have == 0 || have >= 80
+                                                                : true;
+            cr_expect_eq(assume_attention_fault(&assume, have) == NULL, runs, "%d on %d", kind, have);
+        }
+        cr_expect_eq(seconds[ASSUME_ATTENTION_OWN] < seconds[ASSUME_ATTENTION_FLASH2], have >= 90, "%d",
+                     have);
+        cr_expect_lt(seconds[ASSUME_ATTENTION_FLASH2], seconds[ASSUME_ATTENTION_FLASH], "%d", have);
+    }
     profile_destroy(p);
 }
 

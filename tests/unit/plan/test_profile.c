@@ -3,6 +3,7 @@
 #include "tests/unit/plan/profile_case.h"
 
 #include "kernels/ops.h"
+#include "trainer/plan/profile/gpu_type.h"
 #include "trainer/plan/profile/profile_table.h"
 
 #define FULL                                                                                     \
@@ -382,7 +383,7 @@ Test(profile, bad_bases)
         "model, fit, measured\n");
 }
 
-Test(profile, an_unknown_name_lists_the_profiles)
+Test(profile, an_unknown_name_says_where_the_names_are)
 {
     struct problems problems = {0};
     struct cluster_profile *profile = NULL;
@@ -391,8 +392,7 @@ Test(profile, an_unknown_name_lists_the_profiles)
     cr_expect(
         strstr(problems.list[0].text, "unknown cluster profile dgx-a100-8; did you mean dgx-a100-80?") ==
         problems.list[0].text);
-    for (size_t i = 0; profile_shipped_name(i) != NULL; i++)
-        cr_expect_not_null(strstr(problems.list[0].text, profile_shipped_name(i)));
+    cr_expect_not_null(strstr(problems.list[0].text, "cuboid profile --list"));
     problems_free(&problems);
 }
 
@@ -434,6 +434,95 @@ Test(profile, shipped_profiles_are_valid)
         problems_free(&problems);
     }
     cr_expect_geq(count, 14);
+}
+
+/* ---- kinds of GPUs ---- */
+
+Test(profile, names_of_gpus)
+{
+    static const struct {
+        const char *text, *profile;
+        int compute_capability; // 0: unknown
+    } cases[] = {
+        {"A100", "dgx-a100-80", 80},
+        {"a100-80gb", "dgx-a100-80", 80},
+        {"A100_80GB", "dgx-a100-80", 80},
+        {"A100-80GB SXM (Selene; 8xNVSwitch, 8x200Gb/s HDR IB per node)", "dgx-a100-80", 80},
+        {"A100-80GB SXM, 40Gb/s Ethernet, 40GB/s", "dgx-a100-80", 80},
+        {"A100 DGX-A100 (40GB era)", "dgx-a100-40", 80},
+        {"a100 40 gb", "dgx-a100-40", 80},
+        {"A100-SXM4-40GB", "dgx-a100-40", 80},
+        {"8xA100s", "dgx-a100-80", 80},
+        {"A100 PCIe", NULL, 80},
+        {"h100 sxm", "dgx-h100", 90},
+        {"H100SXM5", "dgx-h100", 90},
+        {"NVIDIA H100 80GB HBM3", "dgx-h100", 90},
+        {"H100 96GB HBM2e 500W", NULL, 90},
+        {"H100 NVL", NULL, 90},
+        {"DGX-H200", "dgx-h200", 90},
+        {"b200", "dgx-b200", 100},
+        {"GB200 NVL72", "gb200-nvl72", 100},
+        {"DGX-GB200", "gb200-nvl72", 100},
+        {"V100 DGX-2", "dgx-v100-32", 70},
+        {"V100-SXM2-16GB", NULL, 70},
+        {"GH200", NULL, 0},
+        {"DGX-GB300", NULL, 0},
+        {"A1000", NULL, 0},
+        {"RTX 4090", NULL, 0},
+        {"TPU v4", NULL, 0},
+        {"", NULL, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *profile = gpu_type_profile(cases[i].text);
+        const struct gpu_type *type = gpu_type_find(cases[i].text);
+        cr_expect_str_eq(profile != NULL ? profile : "-", cases[i].profile != NULL ? cases[i].profile : "-",
+                         "%s", cases[i].text);
+        cr_expect_eq(type != NULL ? type->compute_capability : 0, cases[i].compute_capability, "%s",
+                     cases[i].text);
+    }
+    cr_expect(gpu_type_matches("a100", "A100-SXM4-80GB"));
+    cr_expect(gpu_type_matches("RTX 4090", "my GPU"), "a device that is not known can be any");
+    cr_expect(!gpu_type_matches("A100-40GB", "A100-SXM4-80GB"));
+    cr_expect(!gpu_type_matches("H200", "H100-SXM5-80GB"));
+    cr_expect(!gpu_type_matches("RTX 4090", "H100-SXM5-80GB"));
+}
+
+/* Each shipped profile of GPUs is of a kind that is known, so that its attention kernels are. */
+Test(profile, shipped_gpus_are_known)
+{
+    for (size_t i = 0; profile_shipped_name(i) != NULL; i++) {
+        struct problems problems = {0};
+        struct cluster_profile *profile = NULL;
+        cr_assert_eq(profile_load(profile_shipped_name(i), &profile, &problems), OK);
+        cr_expect_not_null(gpu_type_find(profile->device.name), "%s", profile->device.name);
+        cr_expect_eq(strncmp(profile_shipped_name(i), "dgx-", 4) != 0 ||
+                         strcmp(gpu_type_profile(profile->device.name), profile_shipped_name(i)) == 0,
+                     true, "%s", profile_shipped_name(i));
+        profile_destroy(profile);
+    }
+}
+
+/* What a profile rests on: a fit, measurements, or a data sheet. */
+Test(profile, basis)
+{
+    struct cluster_profile *profile = profile_create();
+    struct text text = {0};
+    profile_basis_text(profile, &text);
+    cr_expect_not_null(strstr(text.chars, "not fitted to step times"), "%s", text.chars);
+    text_free(&text);
+    profile_add_sample(profile, MEASURED_MEMORY, &(struct profile_sample){.shape = {8, 1, 1}, .value = 1e9});
+    profile_basis_text(profile, &text);
+    cr_expect_str_eq(text.chars, "measured rates, not fitted to step times");
+    text_free(&text);
+    profile->fit.rows = 31;
+    profile->fit.error_fraction = 0.015;
+    profile_basis_text(profile, &text);
+    cr_expect_str_eq(text.chars, "fitted to 31 step times, of which its median error is 1.5 %");
+    text_free(&text);
+    profile_basis_word(profile, &text);
+    cr_expect_str_eq(text.chars, "31 step times");
+    text_free(&text);
+    profile_destroy(profile);
 }
 
 /* ---- damaged files ---- */

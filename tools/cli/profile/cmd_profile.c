@@ -16,11 +16,25 @@ static const char usage[] =
     "cuboid profile check FILE|NAME, cuboid profile fit TABLE..., cuboid profile validate TABLE@PROFILE..., "
     "or cuboid profile --list";
 
-static int list(void)
+static enum status list(void)
 {
-    for (size_t i = 0; profile_shipped_name(i) != NULL; i++)
-        printf("%-19s %s\n", profile_shipped_name(i), profile_shipped_description(i));
-    return 0;
+    struct text notes = {0};
+    printf("%-19s %-13s %s\n", "name", "fitted to", "cluster");
+    for (size_t i = 0; profile_shipped_name(i) != NULL; i++) {
+        struct cluster_profile *profile = NULL;
+        struct problems problems = {0};
+        struct text basis = {0};
+        TRY(problems_report(&problems, profile_load(profile_shipped_name(i), &profile, &problems)));
+        profile_basis_word(profile, &basis);
+        printf("%-19s %-13s %s\n", profile_shipped_name(i), basis.chars, profile_shipped_description(i));
+        text_free(&basis);
+        if (profile->fit.rows == 0 && notes.length == 0)
+            profile_basis_text(profile, &notes);
+        profile_destroy(profile);
+    }
+    printf("data sheet: %s\n", text_chars(&notes));
+    text_free(&notes);
+    return OK;
 }
 
 static int print_and_free(struct text *text)
@@ -34,13 +48,15 @@ static int check(const char *name_or_path)
 {
     struct problems problems = {0};
     struct cluster_profile *profile = NULL;
-    struct text table = {0};
+    struct text table = {0}, basis = {0};
     enum status status = profile_load(name_or_path, &profile, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
+    status = problems_report(&problems, status);
     if (status != OK)
-        return status_exit(status);
+        return exit_status(status);
     profile_table_text(profile, &table);
+    profile_basis_text(profile, &basis);
+    text_add(&table, "%s: %s\n", profile->name, basis.chars);
+    text_free(&basis);
     profile_destroy(profile);
     return print_and_free(&table);
 }
@@ -86,7 +102,7 @@ int cmd_profile(int argc, char **argv)
         argc <= 4 ? options_parse(argc, argv, options, 2, rest, &rest_count) : fail(BAD_USAGE, "%s", usage);
     bool checks = status == OK && rest_count == 2 && strcmp(rest[0], "check") == 0;
     if (status == OK && wants_list + wants_reference + checks == 1 && (checks || rest_count == 0))
-        return checks ? check(rest[1]) : wants_list ? list() : print_reference();
+        return checks ? check(rest[1]) : wants_list ? exit_status(list()) : print_reference();
     if (status == OK)
         status = fail(BAD_USAGE, "profile: use %s", usage);
     return exit_status(status);

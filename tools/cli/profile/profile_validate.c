@@ -21,7 +21,7 @@ static const char help[] =
     "  paper out         the rows of a table, fitted to the others; its cluster has another table\n"
     "  cluster out       the rows of a cluster, fitted to the others; its network as in PROFILE\n"
     "  fitted to 15      the other rows of that cluster, after a fit to 15 of them that starts there\n"
-    "  utilization       constant utilization, the median of the printed ones of each experiment\n"
+    "  utilization       constant utilization, the median of the published ones of each experiment\n"
     "  FLOPs, bytes      FLOPs plus bytes at the efficiencies of PROFILE, without messages and schedule\n";
 
 enum { FEW_ROWS = 15, MIN_ROWS = 20 };

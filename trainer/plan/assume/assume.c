@@ -353,29 +353,67 @@ bool assume_stores_scores(const struct assumptions *assume)
     return assume->attention == ASSUME_ATTENTION_UNFUSED || assume->attention == ASSUME_ATTENTION_EAGER;
 }
 
-/* FlashAttention-2 is the baseline of the profiles. FlashAttention 1 takes about twice as long (Dao 2023,
- * section 4.1: 1.7 to 3.0 times); FlashAttention-3 is 1.5 to 2.0 times faster forward, 1.5 to 1.75 backward
- * (Shah et al. 2024). A deterministic backward pass has up to 37.9 % less throughput (Qiang et al. 2026).
+/* The efficiencies of a profile are those of the fastest kernel of FlashAttention for its GPU: version 2 up
+ * to Ampere, 3 on Hopper, 4 on Blackwell.
  *
- * On Blackwell the baseline is FlashAttention-4: 1418 and 1209 TFLOP/s on B200, causal, 8192 tokens, heads of
- * 128 (flash-attention, pull request 2280). FlashAttention-2, whose kernels have the instructions of sm_80,
- * reaches 361 forward (tritonbench, pull request 171) and 330 backward (flash-attention, issue 1589). */
-double assume_attention_factor(const struct assumptions *assume, enum op_kind kind)
+ * FlashAttention 1 takes about twice as long as 2 (Dao 2023, section 4.1: 1.7 to 3.0 times); version 3 is 1.5
+ * to 2.0 times faster than 2 forward, 1.5 to 1.75 backward (Shah et al. 2024). A deterministic backward pass
+ * has up to 37.9 % less throughput (Qiang et al. 2026). Version 4 reaches 1418 and 1209 TFLOP/s on B200,
+ * causal, 8192 tokens, heads of 128 (flash-attention, pull request 2280); version 2, whose kernels have the
+ * instructions of sm_80, 361 forward (tritonbench, pull request 171) and 330 backward (flash-attention, issue
+ * 1589). */
+enum { TURING = 75, AMPERE = 80, HOPPER = 90, BLACKWELL = 100 };
+
+static double flash2_factor(int compute_capability, bool forward)
 {
-    static const double deterministic = 1.0 / (1.0 - 0.379);
+    if (compute_capability >= BLACKWELL)
+        return forward ? 1418.0 / 361.0 : 1209.0 / 330.0;
+    if (compute_capability >= HOPPER)
+        return forward ? 1.75 : 1.6;
+    return 1.0;
+}
+
+double assume_attention_factor(const struct assumptions *assume, int compute_capability, enum op_kind kind)
+{
     const bool forward = kind == OP_ATTENTION_FORWARD;
+    const double flash2 = flash2_factor(compute_capability, forward);
+    const double deterministic = forward ? 1.0 : 1.0 / (1.0 - 0.379);
+    switch (assume->attention) {
+    case ASSUME_ATTENTION_OWN_DETERMINISTIC:
+        return deterministic;
+    case ASSUME_ATTENTION_FLASH:
+        return 2.0 * flash2;
+    case ASSUME_ATTENTION_FLASH2:
+        return flash2;
+    case ASSUME_ATTENTION_FLASH2_DETERMINISTIC:
+        return flash2 * deterministic;
+    case ASSUME_ATTENTION_OWN:
+    case ASSUME_ATTENTION_EAGER:
+    case ASSUME_ATTENTION_UNFUSED:
+    case ASSUME_ATTENTION_FLASH3:
+        break;
+    }
+    return 1.0;
+}
+
+const char *assume_attention_fault(const struct assumptions *assume, int compute_capability)
+{
+    const int have = compute_capability;
     switch (assume->attention) {
     case ASSUME_ATTENTION_FLASH:
-        return 2.0;
+        return have > 0 && have < TURING ? "is for GPUs of compute capability 7.5 or later" : NULL;
+    case ASSUME_ATTENTION_FLASH2:
     case ASSUME_ATTENTION_FLASH2_DETERMINISTIC:
-        return forward ? 1.0 : deterministic;
-    case ASSUME_ATTENTION_FLASH2_SM80_DETERMINISTIC:
-        return forward ? 1418.0 / 361.0 : 1209.0 / 330.0 * deterministic;
+        return have > 0 && have < AMPERE ? "is for GPUs of compute capability 8.0 or later" : NULL;
     case ASSUME_ATTENTION_FLASH3:
-        return forward ? 1.0 / 1.75 : 1.0 / 1.6;
-    default:
-        return 1.0;
+        return have != HOPPER ? "is for GPUs of compute capability 9.0 (H100, H200)" : NULL;
+    case ASSUME_ATTENTION_OWN:
+    case ASSUME_ATTENTION_OWN_DETERMINISTIC:
+    case ASSUME_ATTENTION_EAGER:
+    case ASSUME_ATTENTION_UNFUSED:
+        break;
     }
+    return NULL;
 }
 
 /* ---- layers of stages ---- */

@@ -17,14 +17,14 @@
 /* Which tensors a plan counts: those of this program, or those of the papers. */
 enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS };
 enum assumed_attention {
-    ASSUME_ATTENTION_OWN,
+    ASSUME_ATTENTION_OWN,               // the kernel that the profile's efficiencies are for
+    ASSUME_ATTENTION_OWN_DETERMINISTIC, // so, with sums over blocks of keys in a fixed order
     ASSUME_ATTENTION_EAGER,   // as unfused, with PyTorch's separate kernels: scale, mask, softmax in fp32
     ASSUME_ATTENTION_UNFUSED, // scores, softmax and dropout are stored
     ASSUME_ATTENTION_FLASH,   // FlashAttention 1
-    ASSUME_ATTENTION_FLASH2,
-    ASSUME_ATTENTION_FLASH2_DETERMINISTIC,      // sums over blocks of keys in a fixed order
-    ASSUME_ATTENTION_FLASH2_SM80_DETERMINISTIC, // so, with the instructions of an A100 on Blackwell
-    ASSUME_ATTENTION_FLASH3,
+    ASSUME_ATTENTION_FLASH2,  // its kernels have the instructions of an A100 on every GPU
+    ASSUME_ATTENTION_FLASH2_DETERMINISTIC,
+    ASSUME_ATTENTION_FLASH3, // Hopper only
 };
 enum assumed_fusion {
     ASSUME_FUSED,
@@ -82,6 +82,7 @@ struct assumed_model {
     int64_t gate_columns;    // of the projection to gate and up on a rank; 0: none
     int tensor_parallel;     // ranks
     bool recomputes_modules; // each module of a stage is checkpointed, the head, too
+    int compute_capability;  // of the GPU: 90; 0: unknown, or a CPU
     int replica_ranks;       // tensor- and pipeline-parallel, which wait for each other
 };
 
@@ -105,8 +106,12 @@ double assume_host_s(const struct assumed_model *model, const struct op_record *
 /* Whether attention scores are stored as tensors. */
 bool assume_stores_scores(const struct assumptions *assume);
 
-/* The time of the assumed attention kernel relative to this program's. */
-double assume_attention_factor(const struct assumptions *assume, enum op_kind kind);
+/* The time of the assumed attention kernel relative to the profile's: at least 1, so that no kernel exceeds
+ * the peak. */
+double assume_attention_factor(const struct assumptions *assume, int compute_capability, enum op_kind kind);
+/* Why GPUs of a compute capability (0: unknown) do not run the assumed attention kernel, as the rest of a
+ * sentence after its name: "is for ..."; NULL: they do. */
+const char *assume_attention_fault(const struct assumptions *assume, int compute_capability);
 
 /* The layers of a stage, for a partition other than this program's. */
 int64_t assume_stage_layers(const struct model_config *model, enum assumed_partition partition,

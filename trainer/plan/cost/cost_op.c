@@ -195,7 +195,7 @@ static double run_s(const struct cost_options *options, const struct op_record *
     else
         compute_s = attention_s(options, op, &measured);
     if (options->assume != NULL && op->kind != OP_GEMM)
-        compute_s *= assume_attention_factor(options->assume, op->kind);
+        compute_s *= assume_attention_factor(options->assume, options->model.compute_capability, op->kind);
     return measured ? compute_s : fmax(compute_s, memory_s(options, op->cost.bytes));
 }
 

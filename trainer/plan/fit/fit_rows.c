@@ -78,11 +78,7 @@ static enum status find_cluster(struct fit_rows *rows, const char *name, int *ou
         if (strcmp(rows->clusters[*out].name, name) == 0)
             return OK;
     struct fit_cluster *cluster = &rows->clusters[*out];
-    enum status status = profile_load(name, &cluster->profile, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
-    if (status != OK)
-        return fail(status, "profile %s cannot be used", name);
+    TRY(problems_report(&problems, profile_load(name, &cluster->profile, &problems)));
     cluster->name = name;
     rows->cluster_count++;
     return OK;

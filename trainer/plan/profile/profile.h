@@ -181,6 +181,11 @@ void profile_check(const struct cluster_profile *profile, const char *where, str
 
 /* Appends the profile as YAML, complete and without a base. It loads back to an equal profile. */
 void profile_text(const struct cluster_profile *profile, struct text *out);
+/* What predictions with the profile rest on, and how wrong such predictions were: "fitted to 31 step times,
+ * ...". One sentence without a full stop. */
+void profile_basis_text(const struct cluster_profile *profile, struct text *out);
+/* The same in a word or two, for lists: "31 step times", "measured", "data sheet". */
+void profile_basis_word(const struct cluster_profile *profile, struct text *out);
 /* A table of all keys: value, unit, origin. */
 void profile_table_text(const struct cluster_profile *profile, struct text *out);
 /* The keys with unit, range, default and meaning, as Markdown: the reference in docs/planning.md. */

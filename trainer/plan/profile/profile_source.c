@@ -63,10 +63,7 @@ static void refuse_name(const char *name, const char *from, struct problems *pro
     text_add(&line, "%sunknown cluster profile %.*s", from, SHOWN, name);
     if (near != NULL)
         text_add(&line, "; did you mean %s?", near);
-    text_add(&line, " (profiles:");
-    for (size_t i = 0; i < count; i++)
-        text_add(&line, "%s %s", i > 0 ? "," : "", names[i]);
-    text_add(&line, "; a file is given by its path, with a slash or .yaml)");
+    text_add(&line, " (cuboid profile --list; a file is given by its path, with a slash or .yaml)");
     problems_add(problems, "%s", line.chars);
     text_free(&line);
 }

@@ -86,8 +86,10 @@ const struct profile_row profile_rows[] = {
         "rows of all operands; if 4 bytes do not, at most the rate of fp32.",
         UP_TO(1), .spread = 0.3, .of_device = true, .source = "estimate"),
     ROW("model.attention_forward", REAL, model.attention_forward, "0.6", "1",
-        "Fraction of the peak of the fused attention kernel, forward pass, of executed FLOPs.", UP_TO(1),
-        .spread = 0.25, .of_device = true, .source = "FlashAttention-2 (Dao 2023): up to 0.73 on A100"),
+        "Fraction of the peak that the fastest FlashAttention of the GPU (version 2 up to Ampere, 3 on "
+        "Hopper, 4 on Blackwell) reaches in the forward pass, of executed FLOPs.",
+        UP_TO(1), .spread = 0.25, .of_device = true,
+        .source = "FlashAttention-2 (Dao 2023): up to 0.73 on A100"),
     ROW("model.attention_backward", REAL, model.attention_backward, "0.5", "1", "Same of the backward pass.",
         UP_TO(1), .spread = 0.25, .of_device = true,
         .source = "FlashAttention-2 (Dao 2023): up to 0.63 on A100"),

@@ -88,6 +88,35 @@ void profile_table_text(const struct cluster_profile *profile, struct text *out)
     }
 }
 
+/* ---- what it rests on ---- */
+
+static bool is_measured(const struct cluster_profile *profile)
+{
+    bool measured = false;
+    for (enum profile_kind kind = 0; kind < MEASURED_KINDS; kind++)
+        measured = measured || profile->measured[kind].count > 0;
+    return measured;
+}
+
+void profile_basis_word(const struct cluster_profile *profile, struct text *out)
+{
+    if (profile->fit.rows > 0)
+        text_add(out, "%lld step times", (long long)profile->fit.rows);
+    else
+        text_add(out, is_measured(profile) ? "measured" : "data sheet");
+}
+
+void profile_basis_text(const struct cluster_profile *profile, struct text *out)
+{
+    if (profile->fit.rows > 0)
+        text_add(out, "fitted to %lld step times, of which its median error is %.1f %%",
+                 (long long)profile->fit.rows, 100.0 * profile->fit.error_fraction);
+    else if (is_measured(profile))
+        text_add(out, "measured rates, not fitted to step times");
+    else
+        text_add(out, "data sheet and estimates, not fitted to step times");
+}
+
 /* ---- the reference ---- */
 
 static void add_reference_row(const struct profile_row *row, struct text *out)

@@ -34,6 +34,12 @@ bool tape_grow(void **list, int count, int more, size_t each)
 
 /* ---- lanes, actions, groups ---- */
 
+bool tape_action_is_forward(const struct tape_action *action)
+{
+    const size_t digits = strspn(action->name, "0123456789"); // of the stage
+    return digits > 0 && action->name[digits] == 'F';
+}
+
 /* Returns the lane of a stream, added at its first use; -1: no memory. */
 static int lane_of(struct tape_recorder *r, const struct stream *stream)
 {

@@ -69,6 +69,9 @@ struct tape {
     int lane_count, op_count, group_count, message_count, action_count;
 };
 
+/* An F: the first forward pass of a microbatch, not a recomputed one. */
+bool tape_action_is_forward(const struct tape_action *action);
+
 void tape_destroy(struct tape *tape); // takes NULL
 
 /* Longer tapes, of more than 1 GB, are not recorded. */
