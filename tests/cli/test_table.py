@@ -62,7 +62,7 @@ def test_named():
 
 def test_file(folder):
     path = write(folder, HEADER + ROW + ROW.replace("512,4,", "512,5,"))
-    check("without a profile", run(path), 1, out="no cluster profile; use --profile NAME")
+    check("without a profile", run(path), 1, out="no cluster profile; fill in the column gpu_type (V100, ")
     done = run(path, "--profile", "dgx-a100-80")
     check("a file", done, 0, out="tp2 pp2 dp1 b1 1f1b")
     expect("an impossible layout", "5 GPUs are not tp 2 x pp 2 x cp 1 x dp 1 = 4" in done.stdout, done)
@@ -97,9 +97,12 @@ def test_file(folder):
     one, two = [found["predicted_s"] for found in json.loads(done.stdout)["rows"]]
     expect("steps of ZB-1p and ZB-2p overlap", abs(one / 1.395 - 1) < 0.05 and abs(two / 1.241 - 1) < 0.05, done)
     of_paper = write(folder, "paper," + HEADER + "Hagemann2023," + ROW + "Zero Bubble," + ROW)
-    check("two papers have no common base", run(of_paper), 1, out="no cluster profile; use --profile NAME")
+    check("two papers have no common base", run(of_paper), 1, out="no cluster profile; fill in the column gpu_type")
     path = write(folder, HEADER + ROW + ROW.replace("512,4,", "512,5,"))
-    check("a file that does not exist", run(os.path.join(folder, "none.csv")), 2, err="none.csv")
+    done = run(os.path.join(folder, "none.csv"))
+    check("a file that does not exist", done, 2, err="none.csv: No such file")
+    expect("is reported once", done.stderr.count("\n") == 1, done)
+    test_own_rows(folder)
     path = write(folder, HEADER.replace("layers", "depth") + ROW)
     check("an unknown column", run(path), 2, err="runs.csv:1: unknown column 2: \"depth\"")
     path = write(folder, HEADER + ROW.replace(",4,1024", ",4.5,1024") + "GPT,4\n")
@@ -107,6 +110,41 @@ def test_file(folder):
     check("an invalid value and an incomplete row", done, 2, err="runs.csv:2: column layers: \"4.5\" is not an integer")
     expect("both are reported", "runs.csv:3: 2 cells; the header has 17 columns" in done.stderr, done)
     check("--columns", run("--columns"), 0, out="paper,model,params_b,layers,hidden,")
+
+
+def test_own_rows(folder):
+    """What a table of one's own says about what it does not know."""
+    header, ran = HEADER.replace("notes", "notes,gpu_type,zero_stage,status"), "a100-80gb,,\n"
+    whole = ROW.replace("\n", "") + "," + ran
+    params_only = "GPT 25B,,,,1024,512,4,2,2,1,1,8,1F1B,none,bf16,0.05,," + ran
+    no_batch = "Another,9,,,,,4,2,2,1,1,,1F1B,none,bf16,0.05,," + ran
+    path = write(folder, (header + whole + params_only + no_batch).strip())
+    done = run(path)
+    check("rows without a model or a batch", done, 0, out="line 3: no layers, hidden, heads; fill in the columns, or "
+          "add for all rows model.num_layers=VALUE model.hidden_size=VALUE model.num_attention_heads=VALUE\n")
+    expect("each names its columns", "line 4: no hidden, heads, vocab, seq, global_batch; fill in" in done.stdout, done)
+    expect("the others are predicted", "tp2 pp2 dp1 b1 1f1b" in done.stdout and "GPT 25B " in done.stdout, done)
+    expect("the titles", " published s " in done.stdout and "printed" not in done.stdout, done)
+    expect("what the profile rests on", "  profile: data sheet and estimates, not fitted" in done.stdout, done)
+    expect("one row has no statistics", "error of" not in done.stdout and "fitted\n" not in done.stdout, done)
+    two = run(write(folder, header + 2 * whole))
+    expect("two have", "error of" in two.stdout and "step time x " in two.stdout, two)
+    done = run(path, "--profile", "dgx-h100")
+    check("a profile of another GPU", done, 1, out="line 2: gpu_type a100-80gb is not the H100-SXM5-80GB of cluster "
+          "profile dgx-h100")
+    name = "gpt3_7b_tp1_pp4_memory_speed"
+    slower = whole.replace("a100-80gb,,\n", "a100-80gb,,slower\n")
+    done = run(write(folder, header + whole.replace("GPT", name) + 127 * slower))
+    check("names are whole", done, 0, out=f"  {name}  ")
+    expect("rows with the same reason are counted", done.stdout.count("slower") == 1 and
+           "  127 rows (lines 3, 4, 5, ...): status is slower\n" in done.stdout, done)
+    big = whole.replace(",4,1024,16,1024,512,4,2,2,1,1,8,", ",48,8192,64,1024,512,8,1,1,8,1,8,")
+    done = run(write(folder, header + big))
+    check("a row that ran without the memory for it", done, 0, out=" OOM   (ran)")
+    expect("what may be missing", "  OOM (ran): if the program sharded its state or recomputed activations, fill in "
+           "zero_stage\n" in done.stdout, done)
+    done = run(write(folder, header + big.replace(ran, "a100-80gb,0,ok\n")))
+    expect("nothing is missing", " OOM   (ran)" in done.stdout and "fill in" not in done.stdout, done)
 
 
 def test_page(folder):
@@ -124,6 +162,13 @@ def test_page(folder):
     expect("texts are escaped", "script" not in page.names and "\x1b" not in text, done)
     expect("and shown", any("<script>alert(1)</script> & \"'\\x1b[31m" in text for text in page.texts), done)
     expect("a plot with one point", {"svg", "circle"} <= page.names and "rect" in page.names, done)
+    expect("the profile is named", any(text.startswith("Profile ") for text in page.texts) and "dgx-a100-80" in
+           " ".join(page.texts), done)
+    done = run("llama3", "--html", page_path)
+    with open(page_path, encoding="utf-8") as file:
+        near = Page(file.read())
+    ticks = [text for text in near.texts if text.replace(".", "").isdigit() and 6 < float(text) < 13]
+    expect("axes of less than a decade have ticks", len(set(ticks)) >= 4, ticks)
     links = [value for name, value in page.attributes if name in ("src", "href")]
     expect("the page is self-contained", links == [], done)
     for arguments, word in ((["--recipe", "none.yaml"], "--recipe none.yaml: No such file"),
@@ -167,7 +212,7 @@ def test_run(folder):
            rows[0]["printed_s"] == rows[2]["printed_s"] != rows[1]["printed_s"], done)
     again = run(*arguments)
     with open(os.path.join(runs, "journal"), encoding="utf-8") as file:
-        expect("and not again", file.read() == journal and "measured s" in again.stdout and "printed s" not in
+        expect("and not again", file.read() == journal and "measured s" in again.stdout and "published s" not in
                again.stdout, again)
     check("without a profile", run(path, "--run"), 2, err="--run needs the profile of this machine")
     check("with one of GPUs", run(path, "--run", "--profile", "dgx-h100"), 2, err="dgx-h100 describes GPUs")

@@ -122,7 +122,7 @@ static void parse_rows(const double *seconds, struct published *out)
 
 static struct table_base default_base(void)
 {
-    return (struct table_base){"default", table_shipped("default")->yaml, true};
+    return (struct table_base){"default", table_shipped("default")->yaml, true, true};
 }
 
 /* Step times on a machine that is like dgx-a100-80, but for two parameters. */

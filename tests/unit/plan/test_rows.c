@@ -55,20 +55,33 @@ Test(rows, cells_as_in_rfc_4180)
     published_free(&table);
 }
 
-Test(rows, a_file_cut_inside_its_last_cell)
+/* As many programs write the last line. */
+Test(rows, a_last_line_without_line_end)
 {
-    EXPECT_REJECTED("tp,step_time_s\n8,12.5\n4,23.1", "t.csv:3: the last line has no line end");
-    EXPECT_REJECTED("tp,step_time_s\n8,12.5\n4,23.1,", "t.csv:3: the last line has no line end");
-    EXPECT_REJECTED("tp,step_ti", "t.csv:1: the last line has no line end");
+    const char *const ends[] = {"", "\n", "\r\n"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct text text = {0};
+        struct problems problems;
+        struct published table;
+        text_add(&text, "\xEF\xBB\xBFtp,model,step_time_s\r\n8,GPT,12.5\r\n4,\"a \"\"b\"\"\",23.1%s",
+                 ends[i]);
+        cr_assert_eq(parse(text.chars, &table, &problems), OK, "%zu", i);
+        cr_assert_eq(table.count, 2);
+        cr_expect_eq(table.rows[1].number[PUBLISHED_STEP_TIME_S], 23.1);
+        cr_expect_str_eq(table.rows[1].cell[PUBLISHED_MODEL], "a \"b\"");
+        published_free(&table);
+        text_free(&text);
+    }
+    EXPECT_REJECTED("tp,step_time_s\n8,12.5\n4", "t.csv:3: 1 cells; the header has 2 columns");
+    EXPECT_REJECTED("tp,step_ti", "t.csv:1: unknown column 2: \"step_ti\"");
 }
 
 Test(rows, all_problems_of_a_file_at_once)
 {
-    EXPECT_REJECTED("tp,depth,step_time_s\n8,1,12.5\n0,1,3\n4,2\n2,1,\"250 ms\"\n4,1,23.",
+    EXPECT_REJECTED("tp,depth,step_time_s\n8,1,12.5\n0,1,3\n4,2\n2,1,\"250 ms\"\n4,x,23.",
                     "t.csv:1: unknown column 2: \"depth\"", "t.csv:3: column tp: \"0\" is not an integer",
                     "t.csv:4: 2 cells; the header has 3 columns; complete or remove the row",
-                    "t.csv:5: column step_time_s: \"250 ms\" is not a number",
-                    "t.csv:6: the last line has no line end");
+                    "t.csv:5: column step_time_s: \"250 ms\" is not a number");
 }
 
 Test(rows, a_written_cell_reads_back)
@@ -281,6 +294,42 @@ Test(rows, missing_cells_are_listed)
     expect_recipe(BEGIN "8,8,1,1,,8,,1,16,1F1B,none,,bf16,,,,,,,,,,", "[expert parallelism (ep 8) is not");
     expect_recipe(BEGIN "8,8,1,1,,,,1,16,1F1B,none,,fp8,,kernel_missing,,,,,,,,",
                   "[status is kernel_missing; precision \"fp8\"");
+}
+
+/* Against a base without a model: every column that neither the row nor an override gives. */
+Test(rows, a_row_without_a_model)
+{
+    static const struct {
+        const char *cells, *reason;
+    } cases[] = {
+        {"25B,,,,,,2048,8,1,1,8,,,,1,64,,none,,bf16,,,,,,,,,,",
+         "no layers, hidden, heads, vocab; fill in the columns, or add for all rows model.num_layers=VALUE "
+         "model.hidden_size=VALUE model.num_attention_heads=VALUE model.vocab_size=VALUE"},
+        {"25B,,,,,,2048,8,1,1,8,,,,1,64,,none,,bf16,,,num_layers=4 model.vocab_size=512,,,,,,,",
+         "overrides: \"num_layers=4\" is not key=value of a recipe; no layers, hidden, heads; fill in"},
+        {"25B,4,64,4,,512,,8,1,1,8,,,,1,,,none,,,,,,,,,,,,",
+         "no seq, global_batch; fill in the columns, or add for all rows model.seq_length=VALUE "
+         "train.global_batch_size=VALUE"},
+        {"25B,4,64,4,,512,64,8,1,1,8,,,,,8,,none,,,,,,,,,,,,",
+         "no micro_batch; fill in the column, or add for all rows train.micro_batch_size=VALUE"},
+        {"25B,4,64,4,,512,64,8,1,1,8,,,,1,8,,none,,,,,,,,,,,,", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text text = {0};
+        struct problems problems;
+        struct published table;
+        struct published_recipe made;
+        text_add(&text, HEADER "%s\n", cases[i].cells);
+        cr_assert_eq(parse(text.chars, &table, &problems), OK, "%s", cases[i].cells);
+        published_recipe_make(&table.rows[0], &made);
+        published_recipe_check_whole(&made);
+        cr_expect_eq(strncmp(text_chars(&made.reason), cases[i].reason, strlen(cases[i].reason)), 0,
+                     "%s\n  expected %s", text_chars(&made.reason), cases[i].reason);
+        cr_expect(*cases[i].reason != 0 || made.reason.length == 0, "%s", text_chars(&made.reason));
+        published_recipe_free(&made);
+        published_free(&table);
+        text_free(&text);
+    }
 }
 
 Test(rows, overrides_of_a_row_come_last)

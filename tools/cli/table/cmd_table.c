@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuboid table: published runs, predicted next to printed. */
+/* cuboid table: published runs, with predictions. */
 #include "tools/cli/table/cmd_table.h"
 
 #include "base/clock.h"
@@ -20,17 +20,18 @@ static const char help[] =
     "             [--run [RANKS]] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
     "cuboid table --list\n"
     "\n"
-    "Predicts each run of a published scaling table, and prints predicted next to printed step times and\n"
+    "Predicts each run of a published scaling table, and prints predicted next to published step times and\n"
     "memory, with the errors of the predictions and of two baselines (docs/planning.md).\n"
     "\n"
     "  NAME           a shipped table (--list), with the assumptions of recipes/papers\n"
-    "  FILE.csv       your own rows, with the columns of those tables (--columns), in any order\n"
+    "  FILE.csv       your own rows, with the columns of those tables (--columns), in any order. Each gives\n"
+    "                 model, layout and batch sizes, and gpu_type chooses a profile (A100, H100 SXM, ...)\n"
     "  key=value      recipe keys for all rows; they override those of the row\n"
     "  --profile P    cluster profile, by name or path (default: the table's, or that of the gpu_type)\n"
     "  --recipe R     base recipe for the rows of FILE.csv: a path, or the name of a shipped table.\n"
     "                 Without it, that of the shipped table whose paper all rows name, if any; missing\n"
     "                 keys are inferred from names (a model called Llama)\n"
-    "  --html FILE    also write a page with a plot of predicted against printed times\n"
+    "  --html FILE    also write a page with a plot of predicted against published times\n"
     "  --json         print one JSON object\n"
     "  --run [RANKS]  run each row scaled down: a small model on at most RANKS ranks (default 8), with the\n"
     "                 same schedule, recomputation and kinds of parallelism; print measured next to\n"
@@ -133,10 +134,8 @@ static enum status check_shared(const struct arguments *arguments)
     enum status status = OK;
     if (arguments->profile != NULL)
         status = profile_load(arguments->profile, &profile, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
+    TRY(problems_report(&problems, status));
     profile_destroy(profile);
-    TRY(status);
     return table_check_shared(arguments->recipe, arguments->rest + 1, (size_t)arguments->rest_count - 1);
 }
 

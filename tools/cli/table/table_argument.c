@@ -45,7 +45,7 @@ static struct table_base choose_base(const char *recipe, const struct shipped_ta
     if (recipe != NULL && other == NULL)
         return (struct table_base){.name = recipe};
     shipped = other != NULL ? other : shipped;
-    return (struct table_base){shipped->name, shipped->yaml, is_of_file};
+    return (struct table_base){shipped->name, shipped->yaml, is_of_file, *shipped->csv == 0};
 }
 
 enum status table_check_shared(const char *recipe, const char *const *overrides, size_t count)
@@ -75,8 +75,7 @@ enum status table_open(const char *name, const char *recipe, struct published *p
     enum status status =
         is_file(name) ? published_read(name, published, &problems)
                       : published_parse(name, shipped->csv, strlen(shipped->csv), published, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
+    status = problems_report(&problems, status);
     if (status == OK && is_file(name) && table_of_rows(published) != NULL)
         shipped = table_of_rows(published);
     *base = choose_base(recipe, shipped, is_file(name));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* One self-contained page without scripts. The plot has logarithmic axes of equal scale: on the diagonal the
- * prediction equals the printed value, and the shaded band is 10 % to each side. Experiments are
+ * prediction equals the published value, and the shaded band is 10 % to each side. Experiments are
  * distinguished by colour (Okabe and Ito) and by shape. */
 #include "tools/cli/html.h"
 #include "tools/cli/table/table_output.h"
@@ -53,23 +53,43 @@ static bool find_axes(const struct table *table, struct axes *out)
     return isfinite(low);
 }
 
+/* The distance of ticks on axes that span less than a decade: 1, 2 or 5 times a power of ten. */
+static double tick_distance(const struct axes *axes)
+{
+    enum { MIN_TICKS = 4 };
+    const double range = (pow(10.0, axes->high) - pow(10.0, axes->low)) / MIN_TICKS;
+    const double power = pow(10.0, floor(log10(range)));
+    return power * (range >= 5.0 * power ? 5.0 : range >= 2.0 * power ? 2.0 : 1.0);
+}
+
+static void add_tick(const struct axes *axes, double value, struct text *out)
+{
+    const double at = pixels(axes, value);
+    char label[NUMBER_CHARS];
+    if (at < 0.0 || at > SIZE)
+        return;
+    snprintf(label, sizeof label, "%g", value);
+    text_add(out,
+             "<path class=\"axis\" d=\"M%.1f %dv6M%d %.1fh-6\"/>"
+             "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>"
+             "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+             LEFT + at, TOP + SIZE, LEFT, TOP + SIZE - at, LEFT + at, TOP + SIZE + 20, label, LEFT - 10,
+             TOP + SIZE - at + 4, label);
+}
+
 static void add_ticks(const struct axes *axes, struct text *out)
 {
     static const double steps[] = {1, 2, 5};
+    if (axes->high - axes->low < 1.0) {
+        const double distance = tick_distance(axes);
+        for (double k = ceil(pow(10.0, axes->low) / distance); k * distance <= pow(10.0, axes->high);
+             k += 1.0)
+            add_tick(axes, k * distance, out);
+        return;
+    }
     for (int power = (int)floor(axes->low) - 1; power <= (int)ceil(axes->high); power++)
-        for (int k = 0; k < 3; k++) {
-            const double value = steps[k] * pow(10.0, power), at = pixels(axes, value);
-            char label[NUMBER_CHARS];
-            if (at < 0.0 || at > SIZE)
-                continue;
-            snprintf(label, sizeof label, "%g", value);
-            text_add(out,
-                     "<path class=\"axis\" d=\"M%.1f %dv6M%d %.1fh-6\"/>"
-                     "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>"
-                     "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-                     LEFT + at, TOP + SIZE, LEFT, TOP + SIZE - at, LEFT + at, TOP + SIZE + 20, label,
-                     LEFT - 10, TOP + SIZE - at + 4, label);
-        }
+        for (int k = 0; k < 3; k++)
+            add_tick(axes, steps[k] * pow(10.0, power), out);
 }
 
 /* A mark around (x, y): circle, square, diamond or triangle. */
@@ -109,7 +129,7 @@ static void add_points(const struct table *table, const struct axes *axes, struc
         add_mark(out, x_of(axes, row->printed.seconds), y_of(axes, row->step_s), group_of(table, row));
         text_add(out, " fill-opacity=\"0.8\"><title>");
         html_escaped(out, row->row->cell[PUBLISHED_MODEL]);
-        text_add(out, ", %s: printed %.4g s, predicted %.4g s (%+.1f %%)</title></%s>\n", row->layout,
+        text_add(out, ", %s: published %.4g s, predicted %.4g s (%+.1f %%)</title></%s>\n", row->layout,
                  row->printed.seconds, row->step_s, 100.0 * table_error(row->step_s, row->printed.seconds),
                  group_of(table, row) % SHAPES == 0   ? "circle"
                  : group_of(table, row) % SHAPES == 1 ? "rect"
@@ -134,10 +154,10 @@ static void add_plot(const struct table *table, struct text *out)
     if (!find_axes(table, &axes))
         return;
     const double band = SIZE * log10(1.1) / (axes.high - axes.low);
-    text_add(
-        out,
-        "<svg width=\"%d\" height=\"%d\" role=\"img\" aria-label=\"predicted against printed step time\">\n",
-        LEFT + SIZE + 20, TOP + SIZE + BOTTOM);
+    text_add(out,
+             "<svg width=\"%d\" height=\"%d\" role=\"img\" "
+             "aria-label=\"predicted against published step time\">\n",
+             LEFT + SIZE + 20, TOP + SIZE + BOTTOM);
     text_add(out,
              "<clipPath id=\"frame\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n"
              "<path class=\"band\" clip-path=\"url(#frame)\" d=\"M%d %.1fL%d %.1fV%.1fL%d %.1fz\"/>\n"
@@ -148,7 +168,7 @@ static void add_plot(const struct table *table, struct text *out)
     add_points(table, &axes, out);
     add_legend(table, out);
     text_add(out,
-             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">printed, s</text>\n"
+             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">published, s</text>\n"
              "<text transform=\"translate(16 %d) rotate(-90)\" text-anchor=\"middle\">predicted, s</text>\n"
              "</svg>\n",
              LEFT + SIZE / 2, TOP + SIZE + 42, TOP + SIZE / 2);
@@ -213,7 +233,25 @@ static void add_row(const struct table_row *row, struct text *out)
     html_text_cell(out, cells->cell[PUBLISHED_STATUS]);
     html_text_cell(out, row->fit == FIT_OK ? "fits" : row->fit == FIT_OOM ? "OOM" : "");
     html_text_cell(out, cells->cell[PUBLISHED_NOTES]);
+    html_text_cell(out, row->warning != NULL ? row->warning : "");
     text_add(out, "</tr>\n");
+}
+
+/* The profile of each experiment, once for all that share it. */
+static void add_profiles(const struct table *table, struct text *out)
+{
+    const char *last = "";
+    for (size_t g = 0; g < table->group_count; g++) {
+        const struct table_row *row = table_first_of(table, &table->groups[g]);
+        if (row == NULL || strcmp(row->profile, last) == 0)
+            continue;
+        last = row->profile;
+        text_add(out, "<p>Profile ");
+        html_escaped(out, row->profile);
+        text_add(out, ": ");
+        html_escaped(out, row->basis);
+        text_add(out, ".</p>\n");
+    }
 }
 
 void table_html(const struct table *table, const struct table_title *title, struct text *out)
@@ -222,13 +260,16 @@ void table_html(const struct table *table, const struct table_title *title, stru
     text_add(out, "<p>");
     html_escaped(out, title->description);
     text_add(out, "</p>\n");
+    add_profiles(table, out);
     add_plot(table, out);
-    text_add(out, "<p>Shaded: within 10 %% of the printed value.</p>\n");
+    text_add(out, "<p>Shaded: within 10 %% of the published value.</p>\n");
     add_summary(table, out);
-    text_add(out, "<table>\n<tr><th class=\"text\">experiment</th><th class=\"text\">model</th><th>GPUs</th>"
-                  "<th class=\"text\">layout</th><th>printed, s</th><th>predicted, s</th><th>error</th>"
-                  "<th>printed, GB</th><th>predicted, GB</th><th>error</th><th class=\"text\">status</th>"
-                  "<th class=\"text\">predicted</th><th class=\"text\">notes</th></tr>\n");
+    text_add(out,
+             "<table>\n<tr><th class=\"text\">experiment</th><th class=\"text\">model</th><th>GPUs</th>"
+             "<th class=\"text\">layout</th><th>published, s</th><th>predicted, s</th><th>error</th>"
+             "<th>published, GB</th><th>predicted, GB</th><th>error</th><th class=\"text\">status</th>"
+             "<th class=\"text\">predicted</th><th class=\"text\">notes</th><th class=\"text\">warning</th>"
+             "</tr>\n");
     for (size_t i = 0; i < table->count; i++)
         add_row(&table->rows[i], out);
     text_add(out, "</table>\n");

@@ -56,6 +56,7 @@ static void add_row(struct text *out, const struct table_row *row)
     add_string(out, "figure", cells->cell[PUBLISHED_FIGURE]);
     add_count(out, "line", (size_t)cells->line);
     add_string(out, "reason", row->reason);
+    add_string(out, "warning", row->warning);
     add_string(out, "layout", row->layout);
     add_string(out, "profile", row->profile);
     add_number(out, "printed_s", row->printed.seconds);

@@ -7,11 +7,11 @@
 struct table_title {
     const char *name;        // "narayanan2021", or a file's path
     const char *description; // one line
-    bool measured;           // its values were measured on this machine, not printed in a paper
+    bool measured;           // its values were measured on this machine, not published
 };
 
 void table_print(const struct table *table, const struct table_title *title, FILE *to);
 /* One JSON object. */
 void table_json(const struct table *table, const struct table_title *title, struct text *out);
-/* One self-contained HTML page: predicted against printed as inline SVG, and all rows. */
+/* One self-contained HTML page: predicted against published as inline SVG, and all rows. */
 void table_html(const struct table *table, const struct table_title *title, struct text *out);

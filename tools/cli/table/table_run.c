@@ -96,8 +96,7 @@ static enum status check_profile(const char *name)
                     "--run needs the profile of this machine; make one with cuboid doctor --profile "
                     "FILE, and add --profile FILE");
     enum status status = profile_load(name, &profile, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
+    status = problems_report(&problems, status);
     if (status == OK && !profile->device.is_cpu)
         status = fail(BAD_USAGE,
                       "--run uses the CPUs of this machine, but --profile %s describes GPUs; use the "

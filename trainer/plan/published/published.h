@@ -124,9 +124,15 @@ void published_recipe_infer(const struct published_row *row, struct published_re
 void published_recipe_free(struct published_recipe *made);
 /* Adds "key=value" to a list of overrides, replacing another value of the same key under any of its names. */
 void overrides_set(struct recipe_names *overrides, const char *override);
-/* Call it after loading a recipe with the overrides: adds to `reason` each assumed key that the base does not
+/* Call it after loading a recipe with the overrides: adds to `reason` the assumed keys that the base does not
  * set. */
 void published_recipe_check(struct published_recipe *made, const struct recipe *recipe);
+/* Same before loading, for a base without a model and without batch sizes (recipes/papers/default.yaml): the
+ * row's columns and overrides have to give them. */
+void published_recipe_check_whole(struct published_recipe *made);
+
+/* True if a cell gives no value: empty, or "not stated", "unknown" and the like. */
+bool published_is_missing(const char *cell);
 
 /* GPUs of the run: the cell, or else the product of the degrees; 0: neither is given. */
 double published_gpus(const struct published_row *row);

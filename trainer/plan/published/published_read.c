@@ -45,11 +45,10 @@ static void read_cell(const struct published *table, struct published_row *row, 
     text_free(&expected);
 }
 
-static void read_rows(struct published *table, const int *columns, size_t record_count,
-                      struct problems *problems)
+static void read_rows(struct published *table, const int *columns, struct problems *problems)
 {
     const size_t width = table->csv.records[0].count;
-    for (size_t i = 1; i < record_count; i++) {
+    for (size_t i = 1; i < table->csv.record_count; i++) {
         const struct csv_record *record = &table->csv.records[i];
         struct published_row *row = &table->rows[table->count++];
         row->line = record->line;
@@ -75,25 +74,14 @@ static bool rows_fit(size_t count, size_t bytes)
     return count <= (TIMES_SIZE * bytes + SPARE_BYTES) / sizeof(struct published_row);
 }
 
-/* Reads header and rows. complete: the last line has a line end. A file that was cut off inside its last cell
- * looks complete otherwise, so that line is an error, and not read. */
-static void read_records(struct published *table, bool complete, struct problems *problems)
+static void read_records(struct published *table, struct problems *problems)
 {
-    const size_t count = table->csv.record_count - (complete ? 0 : 1);
     int columns[CSV_MAX_CELLS];
     table->rows = calloc(table->csv.record_count, sizeof *table->rows);
     if (table->rows == NULL)
         die(__FILE__, __LINE__, "rows", "out of memory for a table");
-    if (count > 0) {
-        read_header(table, columns, problems);
-        read_rows(table, columns, count, problems);
-    }
-    if (!complete)
-        problems_add(
-            problems,
-            "%s:%d: the last line has no line end, so it may be cut off; copy the file again, or end "
-            "the line if it is complete",
-            table->path, table->csv.records[table->csv.record_count - 1].line);
+    read_header(table, columns, problems);
+    read_rows(table, columns, problems);
 }
 
 enum status published_parse(const char *path, const char *bytes, size_t length, struct published *out,
@@ -108,7 +96,7 @@ enum status published_parse(const char *path, const char *bytes, size_t length, 
             problems_add(problems, "%s: %zu rows in %zu bytes are almost empty; remove those without values",
                          path, out->csv.record_count, length);
         else
-            read_records(out, bytes[length - 1] == '\n', problems);
+            read_records(out, problems);
     }
     if (problems->errors == before)
         return OK;
@@ -123,8 +111,6 @@ enum status published_read(const char *path, struct published *out, struct probl
     enum status status = file_read_small(path, CSV_MAX_BYTES, &bytes);
     if (status == OK)
         status = published_parse(path, text_chars(&bytes), bytes.length, out, problems);
-    else
-        problems_add(problems, "%s", fail_text());
     text_free(&bytes);
     return status;
 }

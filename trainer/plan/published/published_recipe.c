@@ -56,7 +56,7 @@ static void set_number(struct published_recipe *made, const char *key, double va
 
 static void PRINTF_LIKE(2, 3) refuse(struct published_recipe *made, const char *format, ...)
 {
-    char reason[400];
+    char reason[600];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(reason, sizeof reason, format, arguments);
@@ -85,8 +85,7 @@ static bool contains(const char *text, const char *word)
     return false;
 }
 
-/* True if a cell gives no value: empty, or "not stated" and the like. */
-static bool is_missing(const char *cell)
+bool published_is_missing(const char *cell)
 {
     return *cell == 0 || begins_with(cell, "not stated") || begins_with(cell, "not printed") ||
            begins_with(cell, "unknown");
@@ -173,11 +172,11 @@ static void make_sharding(const struct published_row *row, struct published_reci
         set(made, "parallel.sequence_parallel", "true");
     else if (begins_with(sequence, "no") || begins_with(sequence, "false") || begins_with(sequence, "0"))
         set(made, "parallel.sequence_parallel", "false");
-    else if (!is_missing(sequence))
+    else if (!published_is_missing(sequence))
         refuse(made, "seq_parallel \"%.*s\" is neither yes nor no", SHOWN, sequence);
     if (*zero >= '0' && *zero <= '3' && !isdigit((unsigned char)zero[1]))
         set(made, "parallel.zero_stage", (char[]){*zero, 0});
-    else if (!is_missing(zero))
+    else if (!published_is_missing(zero))
         assume(made, "parallel.zero_stage", PUBLISHED_ZERO_STAGE);
 }
 
@@ -191,7 +190,7 @@ static void make_virtual_stages(const struct published_row *row, struct publishe
         set_number(made, "pipeline.virtual_stages", (double)stages);
     else if (begins_with(vpp, "max") && !isnan(layers))
         set_number(made, "pipeline.virtual_stages", ceil(layers / pp));
-    else if (is_missing(vpp))
+    else if (published_is_missing(vpp))
         assume(made, "pipeline.virtual_stages", PUBLISHED_VPP);
     else
         refuse(made, "vpp \"%.*s\" is not a number", SHOWN, vpp);
@@ -233,7 +232,7 @@ static void make_schedule(const struct published_row *row, struct published_reci
         // Found by an automatic search within one or two times the activation memory of 1F1B.
         set(made, "pipeline.schedule", "auto");
         set_number(made, "pipeline.auto_memory_limit", (schedule[3] == '2' ? 2.0 : 1.0) * pp);
-    } else if (is_missing(schedule))
+    } else if (published_is_missing(schedule))
         assume(made, "pipeline.schedule", PUBLISHED_SCHEDULE);
     else if (!make_named_schedule(schedule, made))
         refuse(made, "schedule \"%.*s\" is not implemented", SHOWN, schedule);
@@ -248,7 +247,7 @@ static void make_memory(const struct published_row *row, struct published_recipe
             set(made, "memory.recompute_granularity", values[i]);
             return;
         }
-    if (is_missing(recompute))
+    if (published_is_missing(recompute))
         assume(made, "memory.recompute_granularity", PUBLISHED_RECOMPUTE);
     else
         refuse(made, "recompute \"%.*s\" is neither none, selective nor full", SHOWN, recompute);
@@ -267,7 +266,7 @@ static void make_precision(const struct published_row *row, struct published_rec
     else if (contains(precision, "fp32") || contains(precision, "tf32")) {
         set(made, "precision.params_dtype", "fp32");
         set(made, "precision.allow_tf32", contains(precision, "tf32") ? "true" : "false");
-    } else if (is_missing(precision))
+    } else if (published_is_missing(precision))
         assume(made, "precision.params_dtype", PUBLISHED_PRECISION);
     else
         refuse(made, "precision \"%.*s\" is not known", SHOWN, precision);
@@ -318,8 +317,8 @@ static void infer(struct published_recipe *made, const char *override)
 static void infer_virtual_stages(const struct published_row *row, struct published_recipe *made)
 {
     const double layers = row->number[PUBLISHED_LAYERS], pp = degree(row, PUBLISHED_PP);
-    if (!contains(row->cell[PUBLISHED_SCHEDULE], "interleaved") || !is_missing(row->cell[PUBLISHED_VPP]) ||
-        !(pp > 1.0) || !(fmod(layers, pp) == 0.0))
+    if (!contains(row->cell[PUBLISHED_SCHEDULE], "interleaved") ||
+        !published_is_missing(row->cell[PUBLISHED_VPP]) || !(pp > 1.0) || !(fmod(layers, pp) == 0.0))
         return;
     for (double v = 2.0; v <= layers / pp; v += 1.0)
         if (fmod(layers / pp, v) == 0.0) {
@@ -371,7 +370,7 @@ void published_recipe_infer(const struct published_row *row, struct published_re
     infer_micro_batch(row, made);
     infer_program(row, made);
     if (contains(notes, "deterministic-mode")) // Megatron-LM's option: its kernel of attention
-        infer(made, "assume.attention=flash2_deterministic");
+        infer(made, "assume.attention=own_deterministic");
     if (contains(notes, "no grad-accumulation fusion"))
         infer(made, "assume.accumulation=separate");
     // ZB-1p and ZB-2p are defined with it: their bubbles vanish since a stage starts the next step early.
@@ -402,12 +401,46 @@ void published_recipe_free(struct published_recipe *made)
     *made = (struct published_recipe){.assumed_count = 0};
 }
 
+/* ---- what neither the row nor the base gives ---- */
+
+/* Lists a missing key and its column in the two halves of a sentence. */
+static void add_missing(const struct published_assumption *assumed, struct text *columns, struct text *keys)
+{
+    text_add(columns, "%s%s", columns->length > 0 ? ", " : "", published_column_name(assumed->column));
+    text_add(keys, " %s=VALUE", assumed->key);
+}
+
+/* Refuses the row for them. */
+static void refuse_missing(struct published_recipe *made, struct text *columns, struct text *keys)
+{
+    if (columns->length > 0)
+        refuse(made, "no %s; fill in the column%s, or add for all rows%s", columns->chars,
+               strchr(columns->chars, ',') != NULL ? "s" : "", keys->chars);
+    text_free(columns);
+    text_free(keys);
+}
+
 void published_recipe_check(struct published_recipe *made, const struct recipe *recipe)
 {
+    struct text columns = {0}, keys = {0};
     for (int i = 0; i < made->assumed_count; i++) {
-        const struct published_assumption *assumed = &made->assumed[i];
-        const enum origin_kind kind = recipe->origin[recipe_row_index(assumed->key)].kind;
+        const enum origin_kind kind = recipe->origin[recipe_row_index(made->assumed[i].key)].kind;
         if (kind == FROM_DEFAULT || kind == FROM_DERIVED)
-            refuse(made, "%s is empty; give %s=VALUE", published_column_name(assumed->column), assumed->key);
+            add_missing(&made->assumed[i], &columns, &keys);
     }
+    refuse_missing(made, &columns, &keys);
+}
+
+void published_recipe_check_whole(struct published_recipe *made)
+{
+    struct text columns = {0}, keys = {0};
+    for (int i = 0; i < made->assumed_count; i++) {
+        const char *key = recipe_key(made->assumed[i].key);
+        bool known = made->assumed[i].column == PUBLISHED_PRECISION; // that base has one
+        for (size_t k = 0; k < made->overrides.count; k++)
+            known = known || key_of(made->overrides.list[k]) == key;
+        if (!known)
+            add_missing(&made->assumed[i], &columns, &keys);
+    }
+    refuse_missing(made, &columns, &keys);
 }

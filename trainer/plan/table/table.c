@@ -79,6 +79,30 @@ static void take_times(struct table_row *row, const struct step_plan *plan)
     }
 }
 
+/* Warns of a published rate that the device does not have: above its peak, or a step for which even the
+ * causal half of attention would be. */
+static void check_rate(struct table_row *row, const struct recipe *recipe)
+{
+    const double peak = recipe->logging.peak_flops, rate = row->row->number[PUBLISHED_TFLOPS_PER_GPU] * 1e12;
+    const double share = row->printed.seconds > 0.0 ? row->ideal_s / row->printed.seconds : 0.0;
+    const double causal = share * model_causal_share(&recipe->model);
+    struct text text = {0};
+    if (peak > 0.0 && rate > peak)
+        text_add(&text,
+                 "%.4g TFLOP/s are above the peak of a GPU, %.4g (%s): check tflops_per_gpu, precision "
+                 "and gpu_type",
+                 1e-12 * rate, 1e-12 * peak, recipe_dtype_name(recipe));
+    else if (causal > 1.0)
+        text_add(&text,
+                 "a step of %.4g s takes %.0f %% of the peak of the GPUs, even with the causal half of "
+                 "attention: check its time, gpus, seq and global_batch",
+                 row->printed.seconds, 100.0 * causal);
+    else if (share > 1.0)
+        text_add(&text, "MFU %.0f %% counts all of attention; with the causal half it is %.0f %%",
+                 100.0 * share, 100.0 * causal);
+    row->warning = text.chars;
+}
+
 /* Of the last stage: weights, gradients and optimizer state, and what is kept between steps. */
 static double state_bytes(const struct step_plan *plan)
 {
@@ -102,9 +126,13 @@ static void take_memory(struct table_row *row, const struct step_plan *plan)
     row->printed_bytes = isnan(printed) ? 0.0 : printed * 1e9;
     row->fit = only_states ? FIT_UNKNOWN : plan->fits ? FIT_OK : FIT_OOM;
     row->near_limit = llabs(plan->needed_bytes - plan->device_bytes) < TABLE_NEAR_GB * INT64_C(1000000000);
-    row->printed_fit = strcmp(status, "ok") == 0    ? FIT_OK
-                       : strcmp(status, "oom") == 0 ? FIT_OOM
-                                                    : FIT_UNKNOWN;
+    const bool ran =
+        strcmp(status, "ok") == 0 || (*status == 0 && *figure == 0 && row->printed.seconds > 0.0);
+    row->printed_fit = ran ? FIT_OK : strcmp(status, "oom") == 0 ? FIT_OOM : FIT_UNKNOWN;
+    row->may_shard = plan->run->recipe->data_parallel.zero_stage == 0 && plan->run->mesh.degrees.dp > 1 &&
+                     published_is_missing(row->row->cell[PUBLISHED_ZERO_STAGE]);
+    row->may_recompute = plan->run->recipe->layers.recompute.granularity == RECOMPUTE_NONE &&
+                         published_is_missing(row->row->cell[PUBLISHED_RECOMPUTE]);
 }
 
 /* Plans a step of the recipe on its profile. */
@@ -114,9 +142,18 @@ static enum status plan_recipe(struct table_row *row, const struct recipe *recip
     struct run run;
     struct step_plan plan;
     TRY(load_profile(cache, recipe->cluster.profile));
+    if (!table_row_has_gpu(row->row, cache->profile->device.name))
+        return fail(
+            BAD_RECIPE,
+            "gpu_type %.60s is not the %s of cluster profile %s; use a profile of that GPU, or correct "
+            "the column",
+            row->row->cell[PUBLISHED_GPU_TYPE], cache->profile->device.name, recipe->cluster.profile);
     TRY(run_create(recipe, false, &run));
     enum status status = step_plan_make(&run, cache->profile, &plan);
     if (status == OK) {
+        struct text basis = {0};
+        profile_basis_text(cache->profile, &basis);
+        row->basis = basis.chars;
         take_times(row, &plan);
         take_memory(row, &plan);
         step_plan_free(&plan);
@@ -157,7 +194,10 @@ static enum status predict(struct table_row *row, const struct table_options *op
         if (longer != NULL)
             status = plan_recipe(&more, longer, cache);
         subtract(row, &more, (double)recipe_microbatches(recipe));
+        free(more.basis);
     }
+    if (status == OK && options->measure == NULL)
+        check_rate(row, recipe);
     if (status == OK && options->measure != NULL)
         status = options->measure(options->context, recipe, row, reason);
     recipe_destroy(recipe);
@@ -201,6 +241,8 @@ void table_free(struct table *table)
         free(table->rows[i].reason);
         free(table->rows[i].layout);
         free(table->rows[i].profile);
+        free(table->rows[i].basis);
+        free(table->rows[i].warning);
     }
     free(table->rows);
     free(table->groups);

@@ -18,9 +18,10 @@
 
 /* A recipe that rows are based on. */
 struct table_base {
-    const char *name; // a path
-    const char *yaml; // its text; NULL: `name` is a file
-    bool infers;      // with published_recipe_infer()
+    const char *name;  // a path
+    const char *yaml;  // its text; NULL: `name` is a file
+    bool infers;       // with published_recipe_infer()
+    bool has_no_model; // rows have to give model and batch sizes (published_recipe_check_whole())
 };
 
 struct table_row;
@@ -45,9 +46,11 @@ struct table_row {
     char *reason; // why there is no prediction; NULL: there is one. Without one, all members below are 0
     char *layout; // "tp8 pp2 dp32 v3 b4 interleaved full"
     char *profile;
-    struct printed_step printed;      // seconds; 0: none
-    double step_s;                    // predicted, with the scope of `printed` (PUBLISHED_FIGURE)
-    double scaled_s;                  // step_s times the factor of its experiment
+    char *basis;                 // what predictions with the profile rest on (profile_basis_text())
+    char *warning;               // the published figures cannot be right, or are easily misread; NULL: none
+    struct printed_step printed; // seconds; 0: none
+    double step_s;               // predicted, with the scope of `printed` (PUBLISHED_FIGURE)
+    double scaled_s;             // step_s times the factor of its experiment
     double utilization_s, roofline_s; // the baselines; 0: none
     double ideal_s;                   // time of the model FLOPs at the peak
     /* Parts of step_s, means over ranks. */
@@ -55,7 +58,8 @@ struct table_row {
     /* Of the rank with the most memory, 0: not printed; with assume.printed_memory `device` also reserved. */
     double printed_bytes, bytes;
     enum table_fit printed_fit, fit;
-    bool near_limit; // what it needs is within TABLE_NEAR_GB of the memory of its device
+    bool may_shard, may_recompute; // predicted without, and the row does not say
+    bool near_limit;               // what it needs is within TABLE_NEAR_GB of the memory of its device
 };
 
 /* Relative errors, predicted / printed - 1. */
@@ -97,7 +101,7 @@ void table_free(struct table *table);
 struct recipe *table_row_recipe(const struct table_options *options, const struct published_row *row,
                                 int layers, struct text *reason);
 
-/* False if the row names another kind of GPU than the name of a device does: "H100 (DGX)", A100-SXM4-80GB. */
+/* False if the row names another GPU than the name of a device does: "H100 (DGX)", A100-SXM4-80GB. */
 bool table_row_has_gpu(const struct published_row *row, const char *device);
 
 /* predicted / printed - 1; NAN if one of them is 0. */
@@ -105,6 +109,8 @@ double table_error(double predicted, double printed);
 
 /* ---- statistics: table_statistics.c ---- */
 
+/* The first row of a group with a prediction; NULL: none. */
+const struct table_row *table_first_of(const struct table *table, const struct table_group *group);
 /* Computes the baselines of the rows, and the groups. */
 void table_summarize(struct table *table);
 /* The quantile q (0 to 1) of the values, interpolated; sorts them in place. NAN without values. */

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/profile/gpu_type.h"
 #include "trainer/plan/table/table.h"
 #include "trainer/plan/table/table_scale.h"
 
@@ -16,34 +17,10 @@ static void add_reason(struct text *reason, const struct problems *problems)
     }
 }
 
-/* GPUs by words in their names, the more specific ones first. */
-static const struct known_gpu {
-    const char *word, *other, *profile;
-} known_gpus[] = {
-    {"GB200", "", "gb200-nvl72"}, {"B200", "", "dgx-b200"},      {"H200", "", "dgx-h200"},
-    {"H100", "", "dgx-h100"},     {"A100", "40", "dgx-a100-40"}, {"A100", "", "dgx-a100-80"},
-    {"V100", "", "dgx-v100-32"},
-};
-
-static const struct known_gpu *known_gpu(const char *name)
-{
-    for (size_t i = 0; i < sizeof known_gpus / sizeof *known_gpus; i++)
-        if (strstr(name, known_gpus[i].word) != NULL && strstr(name, known_gpus[i].other) != NULL)
-            return &known_gpus[i];
-    return NULL;
-}
-
-/* The shipped profile for the name of a GPU; NULL: none. */
-static const char *profile_of_gpu(const char *gpu)
-{
-    const struct known_gpu *known = known_gpu(gpu);
-    return known != NULL ? known->profile : NULL;
-}
-
 bool table_row_has_gpu(const struct published_row *row, const char *device)
 {
-    const struct known_gpu *of_row = known_gpu(row->cell[PUBLISHED_GPU_TYPE]), *other = known_gpu(device);
-    return of_row == NULL || other == NULL || strcmp(of_row->word, other->word) == 0;
+    const char *gpu = row->cell[PUBLISHED_GPU_TYPE];
+    return published_is_missing(gpu) || gpu_type_matches(gpu, device);
 }
 
 static void set_profile(struct recipe_names *overrides, const char *name)
@@ -69,11 +46,12 @@ static struct recipe *load_with_profile(const struct table_options *options, str
 {
     struct recipe *recipe = NULL;
     struct problems problems = {0};
+    const char *shipped = gpu_type_profile(row->cell[PUBLISHED_GPU_TYPE]);
     if (load(options, &made->overrides, &recipe, &problems) == OK && recipe->cluster.profile == NULL &&
-        profile_of_gpu(row->cell[PUBLISHED_GPU_TYPE]) != NULL) {
+        shipped != NULL) {
         recipe_destroy(recipe);
         recipe = NULL;
-        set_profile(&made->overrides, profile_of_gpu(row->cell[PUBLISHED_GPU_TYPE]));
+        set_profile(&made->overrides, shipped);
         (void)!load(options, &made->overrides, &recipe, &problems);
     }
     add_reason(&made->reason, &problems);
@@ -97,10 +75,22 @@ static struct recipe *scale_down(const struct table_options *options, struct rec
     return small;
 }
 
+/* Why a row has no cluster profile. */
+static void refuse_profile(const struct published_row *row, struct text *reason)
+{
+    const char *gpu = row->cell[PUBLISHED_GPU_TYPE];
+    const bool missing = published_is_missing(gpu);
+    text_add(reason, "%sno cluster profile%s%.60s; ", reason->length > 0 ? "; " : "",
+             missing ? "" : " for gpu_type ", missing ? "" : gpu);
+    text_add(reason, missing ? "fill in the column gpu_type (" : "known are ");
+    gpu_type_names(reason);
+    text_add(reason, "%s, or add --profile NAME (cuboid profile --list)", missing ? ")" : "");
+}
+
 static struct recipe *make(const struct table_options *options, const struct published_row *row, int layers,
                            struct published_recipe *made)
 {
-    struct recipe *recipe;
+    struct recipe *recipe = NULL;
     struct text more = {0};
     if (options->base.infers)
         published_recipe_infer(row, made);
@@ -113,12 +103,14 @@ static struct recipe *make(const struct table_options *options, const struct pub
     if (layers > 0)
         overrides_set(&made->overrides, more.chars);
     text_free(&more);
-    recipe = load_with_profile(options, made, row);
+    if (options->base.has_no_model)
+        published_recipe_check_whole(made);
+    if (made->reason.length == 0)
+        recipe = load_with_profile(options, made, row);
     if (recipe != NULL)
         published_recipe_check(made, recipe);
     if (recipe != NULL && recipe->cluster.profile == NULL)
-        text_add(&made->reason, "%sno cluster profile; use --profile NAME",
-                 made->reason.length > 0 ? "; " : "");
+        refuse_profile(row, &made->reason);
     return recipe != NULL && options->ranks > 0 && made->reason.length == 0
                ? scale_down(options, recipe, made)
                : recipe;

@@ -124,6 +124,14 @@ static bool is_of(const struct table_row *row, const struct table_group *group)
     return strcmp(row->row->cell[PUBLISHED_PAPER], group->paper) == 0;
 }
 
+const struct table_row *table_first_of(const struct table *table, const struct table_group *group)
+{
+    for (size_t i = 0; i < table->count; i++)
+        if (is_of(&table->rows[i], group) && table->rows[i].reason == NULL)
+            return &table->rows[i];
+    return NULL;
+}
+
 /* Fits one utilization and one factor to all rows of the group. */
 static void fit_constants(struct table *table, struct table_group *group)
 {
