@@ -89,7 +89,8 @@ static bool find_srun(struct launcher *out)
            found("srun", slurm_size(), "SLURM_PROCID", environment("SLURM_LOCALID"), out);
 }
 
-/* Names the job and the node. mpirun numbers its jobs with 16 bits: the address of its server is added. */
+/* Names the job and the node. mpirun numbers its jobs with 16 bits: the address of its server is added, and
+ * the random key that it gives to the transports of a job, so that another user cannot compute the name. */
 static void name_job(struct launcher *launcher)
 {
     const bool is_torchrun = strcmp(launcher->name, "torchrun") == 0;
@@ -101,7 +102,8 @@ static void name_job(struct launcher *launcher)
                  text_of("MASTER_PORT"), text_of("TORCHELASTIC_RUN_ID"),
                  text_of("TORCHELASTIC_RESTART_COUNT"));
     else if (launcher->size > 0)
-        snprintf(launcher->job, sizeof launcher->job, "%s %s.%s %s", text_of("PMIX_NAMESPACE"),
+        snprintf(launcher->job, sizeof launcher->job, "%s %s %s.%s %s",
+                 text_of("OMPI_MCA_orte_precondition_transports"), text_of("PMIX_NAMESPACE"),
                  text_of("SLURM_JOB_ID"), text_of("SLURM_STEP_ID"), text_of("OMPI_MCA_orte_hnp_uri"));
     // mpirun and torchrun may pass the name of the node on which they were started to all processes.
     const bool is_slurm = strcmp(launcher->name, "srun") == 0 && text_of("SLURMD_NODENAME")[0] != 0;

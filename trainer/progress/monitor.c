@@ -17,6 +17,7 @@ static const double poll_max_s = 0.25, poll_min_s = 0.01; // limits of the poll 
 static const double responsive_s = 0.6;         // a monitor that has polled within this time is alive
 static const double finish_report_s = 3.0;      // for another process to finish its report
 static const int64_t spent_max_ns = 1500000000; // longest poll, unless the monitor was suspended
+static const double open_s = 60.0;              // without a timeout, for another process to open the page
 static const double nanosecond = 1e-9;
 
 /* ---- polling ---- */
@@ -87,17 +88,18 @@ static bool one_is_stopped(const struct monitor_config *config)
  * blocks the others: then each of them finds it from a page of its own. */
 static enum status open_page(struct monitor *m)
 {
+    const double until_s = clock_s() + (m->config.timeout_s > 0.0 ? m->config.timeout_s : open_s);
     enum status status = PEER_LOST;
+    bool stopped = false;
     if (m->config.page.job == NULL)
         return page_open(&m->config.page, &m->page);
-    while (status == PEER_LOST) {
+    while (status == PEER_LOST && !stopped && clock_s() < until_s) {
         status = page_open(&m->config.page, &m->page);
-        if (status == OK || (status == PEER_LOST && one_is_stopped(&m->config)))
-            break;
+        stopped = status == PEER_LOST && one_is_stopped(&m->config);
     }
     if (status == OK)
         return OK;
-    if (status != PEER_LOST)
+    if (!stopped)
         print_line(stderr, "warning: %s: this process monitors only its own ranks", fail_text());
     m->config.page.job = NULL;
     return page_open(&m->config.page, &m->page);

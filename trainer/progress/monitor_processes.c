@@ -72,9 +72,8 @@ static void signal_others(const struct monitor *m, int number)
     for (int p = 0; p < page_processes(m->page); p++) {
         const struct page_process *process = page_process(m->page, p);
         int id = atomic_load(&process->id);
-        if (p != page_own_index(m->page) && id != 0 && !m->gone[p] &&
-            !process_is_gone(id, atomic_load(&process->started)))
-            kill(id, number);
+        if (p != page_own_index(m->page) && id != 0 && !m->gone[p])
+            process_signal(id, atomic_load(&process->started), number);
     }
 }
 

@@ -8,14 +8,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
-static const char folder[] = "/dev/shm";
 static const uint64_t magic = UINT64_C(0x6375626f69645031); // "cuboidP1"
 
 /* Locked bytes of the file: one by the process that is opening the page, one shared by all that use it. */
@@ -30,8 +32,9 @@ struct shared {
 
 struct page {
     struct shared *shared;
-    struct page_process *process; // [shared->processes]
-    struct progress_slot *slot;   // [shared->slots]
+    struct page_process *process; // [processes]
+    struct progress_slot *slot;   // [slots]
+    int processes, slots;         // as in the options: `shared` is not asked again
     size_t bytes;
     int mine, file; // file -1: private
     struct text path;
@@ -116,20 +119,39 @@ static enum status enter(struct page *page, const struct page_options *options)
     TRY(map(page));
     if (unused)
         initialize(page, options);
-    return page->shared->magic == magic && page->shared->slots == options->slots
+    return page->shared->magic == magic && page->shared->processes == options->processes &&
+                   page->shared->slots == options->slots
                ? OK
                : fail(IO_ERROR, "%s belongs to another version of cuboid", page->path.chars);
+}
+
+/* Whether only this user can have placed a file, and only this user can change it: another one could keep it
+ * locked, truncate it under the map, or name processes to be ended. */
+static bool is_private(const struct stat *info)
+{
+    return S_ISREG(info->st_mode) && info->st_uid == geteuid() && (info->st_mode & 077) == 0 &&
+           info->st_nlink <= 1;
+}
+
+static enum status refuse(struct page *page, const struct stat *info)
+{
+    close(page->file);
+    page->file = -1; // so that it is not removed
+    return fail(IO_ERROR, "%s is no private file of this user (owner %u, mode %o, %u links); have it removed",
+                page->path.chars, (unsigned)info->st_uid, (unsigned)info->st_mode, (unsigned)info->st_nlink);
 }
 
 /* Opens the file, again if another process has removed it meanwhile. */
 static enum status open_locked(struct page *page)
 {
-    enum { TRIES = 100 };
+    enum { TRIES = 100, FLAGS = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK };
     for (int i = 0; i < TRIES; i++) {
         struct stat info;
-        page->file = open(page->path.chars, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (page->file < 0)
+        page->file = open(page->path.chars, FLAGS, 0600);
+        if (page->file < 0 || fstat(page->file, &info) != 0)
             return cannot(page, "open");
+        if (!is_private(&info))
+            return refuse(page, &info);
         if (!lock_in_time(page->file, LOCK_OPENING))
             return fail(PEER_LOST, "%s: another process is opening it", page->path.chars);
         if (fstat(page->file, &info) == 0 && info.st_nlink > 0)
@@ -140,25 +162,45 @@ static enum status open_locked(struct page *page)
     return fail(IO_ERROR, "%s cannot be opened", page->path.chars);
 }
 
+/* The folder of pages: the user's own if it is in memory, where no other user can take a name; else that of
+ * all users. */
+static void find_folder(char out[PAGE_FOLDER_CHARS])
+{
+    const char *own = getenv("XDG_RUNTIME_DIR");
+    char path[PATH_MAX]; // as in a memory map
+    struct stat info;
+    struct statfs system;
+    const bool is_usable = own != NULL && realpath(own, path) != NULL && strlen(path) < PAGE_FOLDER_CHARS &&
+                           strpbrk(path, " \n") == NULL && stat(path, &info) == 0 &&
+                           info.st_uid == geteuid() && (info.st_mode & 077) == 0 &&
+                           statfs(path, &system) == 0 && system.f_type == TMPFS_MAGIC;
+    snprintf(out, PAGE_FOLDER_CHARS, "%.*s", PAGE_FOLDER_CHARS - 1, is_usable ? path : "/dev/shm");
+}
+
 void page_prefix(char out[PAGE_PREFIX_CHARS])
 {
+    char folder[PAGE_FOLDER_CHARS];
+    find_folder(folder);
     snprintf(out, PAGE_PREFIX_CHARS, "%s/cuboid-%u-", folder, (unsigned)getuid());
 }
 
 /* Removes pages that no process uses: those of nodes whose processes were killed before all had started. */
 static void sweep(void)
 {
-    char prefix[40], path[320];
+    char prefix[40], path[PAGE_FOLDER_CHARS + 260], folder[PAGE_FOLDER_CHARS];
+    find_folder(folder);
     DIR *list = opendir(folder);
     snprintf(prefix, sizeof prefix, "cuboid-%u-", (unsigned)getuid());
     for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+        struct stat info;
         if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (file < 0)
             continue;
-        if (lock(file, LOCK_OPENING, F_WRLCK, false) && lock(file, LOCK_USING, F_WRLCK, false))
+        if (fstat(file, &info) == 0 && is_private(&info) && lock(file, LOCK_OPENING, F_WRLCK, false) &&
+            lock(file, LOCK_USING, F_WRLCK, false))
             unlink(path);
         close(file);
     }
@@ -168,12 +210,14 @@ static void sweep(void)
 
 static void name_file(const struct page_options *options, struct text *out)
 {
+    char prefix[PAGE_PREFIX_CHARS];
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (const char *at = options->job; *at != 0; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
     for (const char *at = options->node; *at != 0; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-    text_add(out, "%s/cuboid-%u-%016llx", folder, (unsigned)getuid(), (unsigned long long)hash);
+    page_prefix(prefix);
+    text_add(out, "%s%016llx", prefix, (unsigned long long)hash);
 }
 
 /* ---- opening ---- */
@@ -182,15 +226,15 @@ static void find_parts(struct page *page)
 {
     char *at = (char *)page->shared + aligned(sizeof *page->shared);
     page->process = (struct page_process *)(void *)at;
-    at += aligned((size_t)page->shared->processes * sizeof *page->process);
+    at += aligned((size_t)page->processes * sizeof *page->process);
     page->slot = (struct progress_slot *)(void *)at;
 }
 
 static enum status add_process(struct page *page)
 {
     page->mine = atomic_fetch_add(&page->shared->claimed_processes, 1);
-    if (page->mine >= page->shared->processes)
-        return fail(IO_ERROR, "%d processes on a node for %d", page->mine + 1, page->shared->processes);
+    if (page->mine < 0 || page->mine >= page->processes)
+        return fail(IO_ERROR, "%d processes on a node for %d", page->mine + 1, page->processes);
     struct page_process *process = &page->process[page->mine];
     atomic_store(&process->started, process_started((int)getpid()));
     atomic_store(&process->id, (int)getpid());
@@ -210,7 +254,7 @@ static enum status open_page(struct page *page, const struct page_options *optio
     }
     find_parts(page);
     TRY(add_process(page));
-    if (page->file >= 0 && page->mine + 1 == page->shared->processes)
+    if (page->file >= 0 && page->mine + 1 == page->processes)
         unlink(page->path.chars);
     if (page->file >= 0 && !lock(page->file, LOCK_OPENING, F_UNLCK, true))
         return cannot(page, "unlock");
@@ -223,6 +267,8 @@ enum status page_open(const struct page_options *options, struct page **out)
     if (page == NULL)
         return fail(NO_MEMORY, "no memory for a page of progress");
     page->file = -1;
+    page->processes = options->processes;
+    page->slots = options->slots;
     page->bytes = bytes_of(options);
     enum status status = open_page(page, options);
     if (status == OK)
@@ -261,7 +307,7 @@ const char *page_path(const struct page *page)
 
 int page_processes(const struct page *page)
 {
-    return page->shared->processes;
+    return page->processes;
 }
 
 struct page_process *page_process(const struct page *page, int index)
@@ -276,7 +322,7 @@ int page_own_index(const struct page *page)
 
 int page_slots(const struct page *page)
 {
-    return page->shared->slots;
+    return page->slots;
 }
 
 struct progress_slot *page_slot(const struct page *page, int index)
@@ -287,7 +333,7 @@ struct progress_slot *page_slot(const struct page *page, int index)
 struct progress_slot *page_claim_slot(struct page *page)
 {
     int index = atomic_fetch_add(&page->shared->claimed_slots, 1);
-    return index < page->shared->slots ? &page->slot[index] : NULL;
+    return index >= 0 && index < page->slots ? &page->slot[index] : NULL;
 }
 
 bool page_claim_report(struct page *page)

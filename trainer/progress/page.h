@@ -2,8 +2,11 @@
 /* The page of a job on one node: shared memory with the progress of each rank (base/progress.h). Processes of
  * a job find it by the name that the launcher gives the job.
  *
- *     /dev/shm/cuboid-UID-HASH    processes: id, start, the time of their monitor's last poll
- *                                 slots: one for each rank of the node
+ *     FOLDER/cuboid-UID-HASH    processes: id, start, the time of their monitor's last poll
+ *                               slots: one for each rank of the node
+ *
+ * FOLDER is XDG_RUNTIME_DIR if it is a private folder on a tmpfs, else /dev/shm. There another user may take
+ * the name first, unless the launcher gives the job a secret; then the page is not opened.
  *
  * The file disappears when all processes of the node have opened it; the memory lives as long as they do.
  * Pages whose processes were all killed before that are removed by the next job. Without a launcher the
@@ -33,11 +36,16 @@ struct page;
 
 /* What the path of every page of this user begins with: a process that has opened one has it in its memory
  * map. */
-enum { PAGE_PREFIX_CHARS = 48, PAGE_PATH_CHARS = 80 };
+enum {
+    PAGE_FOLDER_CHARS = 100,
+    PAGE_PREFIX_CHARS = PAGE_FOLDER_CHARS + 20,
+    PAGE_PATH_CHARS = PAGE_PREFIX_CHARS + 17
+};
 void page_prefix(char out[PAGE_PREFIX_CHARS]);
 
-/* IO_ERROR if /dev/shm has no space, or belongs to another version of this program. PEER_LOST if another
- * process has been opening the page for half a second: it may be stopped. */
+/* IO_ERROR if the folder has no space, or if the file belongs to another version of this program, or is not
+ * a private file of this user. PEER_LOST if another process has been opening the page for half a second: it
+ * may be stopped. */
 MUST_USE enum status page_open(const struct page_options *options, struct page **out);
 void page_close(struct page *page); // accepts NULL; the slots must not be used any more
 /* Removes the file now, because all processes of the job are about to end. */

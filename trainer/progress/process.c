@@ -5,8 +5,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static const struct {
@@ -128,4 +130,33 @@ bool process_is_gone(int process, uint64_t started)
     uint64_t now;
     snprintf(path, sizeof path, "/proc/%d/stat", process);
     return read_stat(path, &now) == PROCESS_IS_GONE || (now != 0 && started != 0 && now != started);
+}
+
+bool process_is_own(int process)
+{
+    char line[160];
+    unsigned user;
+    bool is_own = false;
+    snprintf(line, sizeof line, "/proc/%d/status", process);
+    FILE *file = fopen(line, "re");
+    while (file != NULL && !is_own && fgets(line, sizeof line, file) != NULL)
+        is_own = sscanf(line, "Uid: %u", &user) == 1 && user == (unsigned)getuid();
+    if (file != NULL)
+        fclose(file);
+    return is_own;
+}
+
+/* The descriptor, opened before the checks, keeps the signal from a later process with the same id. */
+void process_signal(int process, uint64_t started, int number)
+{
+    const int file = (int)syscall(SYS_pidfd_open, process, 0);
+    const bool is_old_kernel = file < 0 && errno != ESRCH && errno != EINVAL;
+    if (started != 0 && process_started(process) == started && process_is_own(process)) {
+        if (file >= 0)
+            (void)syscall(SYS_pidfd_send_signal, file, number, NULL, 0);
+        else if (is_old_kernel)
+            (void)kill(process, number);
+    }
+    if (file >= 0)
+        close(file);
 }

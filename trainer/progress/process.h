@@ -30,3 +30,7 @@ enum process_state process_parse(const char *stat, uint64_t *started);
 uint64_t process_started(int process);
 /* Whether the process with this id and start time has exited. */
 bool process_is_gone(int process, uint64_t started);
+/* Whether it is one of this user. */
+bool process_is_own(int process);
+/* Sends a signal to the process of this user with this id and start time, and to no other one. */
+void process_signal(int process, uint64_t started, int number);
