@@ -2,8 +2,11 @@
 #include "base/wire.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,7 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { STUCK_MS = 500, NS_OF_BYTE = 100, MAGIC = 0x63756231 };
+enum { STUCK_MS = 500, NS_OF_BYTE = 100, MAGIC = 0x63756231, LOCAL_CHARS = 100 };
 
 struct header {
     uint32_t magic, kind;
@@ -116,21 +119,31 @@ static bool is_own(int file)
     return getsockopt(file, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid();
 }
 
-enum status wire_listen_local(const char *name, int *file)
+/* Returns false with errno. */
+static bool listen_as(const char *name, int *file)
 {
     struct sockaddr_un address;
     const socklen_t size = local_address(name, &address);
-    int socket_file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (socket_file < 0 || bind(socket_file, (struct sockaddr *)&address, size) != 0 ||
-        listen(socket_file, SOMAXCONN) != 0) {
-        enum status status =
-            fail(IO_ERROR, "a connection between processes cannot listen: %s", strerror(errno));
-        if (socket_file >= 0)
-            close(socket_file);
-        return status;
-    }
-    *file = socket_file;
-    return OK;
+    *file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*file >= 0 && bind(*file, (struct sockaddr *)&address, size) == 0 && listen(*file, SOMAXCONN) == 0)
+        return true;
+    const int why = errno;
+    if (*file >= 0)
+        close(*file);
+    *file = -1;
+    errno = why;
+    return false;
+}
+
+enum status wire_listen_local(const char *name, int *file)
+{
+    char full[LOCAL_CHARS];
+    uint64_t token;
+    TRY(random_token(&token));
+    snprintf(full, sizeof full, "%s-%016" PRIx64, name, token);
+    return listen_as(full, file)
+               ? OK
+               : fail(IO_ERROR, "a connection between processes cannot listen: %s", strerror(errno));
 }
 
 int wire_accept_local(int listening)
@@ -142,18 +155,56 @@ int wire_accept_local(int listening)
     return -1;
 }
 
-int wire_connect_local(const char *name)
+/* Does not wait for a process of another user that does not accept. */
+static int connect_as(const char *name)
 {
     struct sockaddr_un address;
     const socklen_t size = local_address(name, &address);
-    int file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (file < 0)
         return -1;
-    prepare(file);
-    if (connect(file, (struct sockaddr *)&address, size) == 0 && is_own(file))
+    if (connect(file, (struct sockaddr *)&address, size) == 0 && is_own(file) &&
+        fcntl(file, F_SETFL, 0) == 0) {
+        prepare(file);
         return file;
+    }
     close(file);
     return -1;
+}
+
+int wire_connect_local(const char *name)
+{
+    char line[512], full[LOCAL_CHARS], digits[17];
+    int found = -1;
+    FILE *list = fopen("/proc/net/unix", "re");
+    while (list != NULL && found < 0 && fgets(line, sizeof line, list) != NULL) {
+        const char *at = strchr(line, '@');
+        const size_t length = strlen(name);
+        if (at == NULL || strncmp(at + 1, name, length) != 0 ||
+            sscanf(at + 1 + length, "-%16[0-9a-f]\n", digits) != 1)
+            continue;
+        snprintf(full, sizeof full, "%s-%s", name, digits);
+        found = connect_as(full);
+    }
+    if (list != NULL)
+        fclose(list);
+    return found;
+}
+
+bool wire_claim_local(const char *name, int *file)
+{
+    enum { TRIES = 3, BETWEEN_MS = 10 };
+    for (int i = 0; i < TRIES; i++) {
+        if (listen_as(name, file))
+            return true;
+        const int other = connect_as(name);
+        if (other >= 0) {
+            close(other);
+            return false;
+        }
+        poll(NULL, 0, BETWEEN_MS); // it may have the name, and not listen yet
+    }
+    return true;
 }
 
 /* ---- messages ---- */

@@ -22,10 +22,14 @@ int wire_accept(int listening);
 /* Connects to a host; to this host through the loopback interface. -1: no answer. */
 int wire_connect(const char *host, int port);
 
-/* The same between processes of one user on one machine, under a name. */
+/* The same between processes of one user on one machine, under a name. The listening one adds 16 random
+ * digits, so that no other user can take it first; others find it among all names (/proc/net/unix). */
 MUST_USE enum status wire_listen_local(const char *name, int *file);
 int wire_accept_local(int listening);
 int wire_connect_local(const char *name);
+/* Claims a name until *file is closed. False: another process of this user has it. If one of another user has
+ * it, that does not count. */
+bool wire_claim_local(const char *name, int *file);
 
 bool wire_is_ready(int file, int wait_ms);
 /* Whether a message of at least `bytes` has arrived: receiving it does not wait. */

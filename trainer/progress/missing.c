@@ -95,6 +95,7 @@ static void describe(int process, const struct text *environment, struct missing
     const char *node = value_of(environment, "CUBOID_NODE");
     struct text program = {0};
     out->process = process;
+    out->started = process_started(process);
     out->state = process_read_state(process, 0);
     if (node == NULL)
         node = value_of(environment, "SLURMD_NODENAME");
@@ -113,7 +114,8 @@ static void describe(int process, const struct text *environment, struct missing
 
 /* ---- finding ---- */
 
-/* A process of the job on this machine. Shells have the variables, too. */
+/* A process of the job on this machine. Shells have the variables, too; those of other users may only
+ * pretend. */
 struct candidate {
     int process, rank;
     bool stopped;
@@ -151,7 +153,7 @@ static enum status find_candidates(const struct launcher *launcher, struct candi
     for (struct dirent *entry; list != NULL && status == OK && (entry = readdir(list)) != NULL;) {
         int64_t process;
         struct text environment = {0};
-        if (!integer_parse(entry->d_name, &process))
+        if (!integer_parse(entry->d_name, &process) || !process_is_own((int)process))
             continue;
         read_proc((int)process, "environ", &environment);
         const int rank = rank_in(&environment, &mine, launcher);
@@ -315,7 +317,7 @@ void missing_kill(const struct missing *missing, const struct launcher *launcher
     const bool is_mpirun = strcmp(launcher->name, "mpirun") == 0;
     for (int i = 0; i < missing->count && !is_mpirun; i++)
         if (missing->list[i].process != 0)
-            kill(missing->list[i].process, SIGKILL);
+            process_signal(missing->list[i].process, missing->list[i].started, SIGKILL);
 }
 
 bool missing_claim(const struct launcher *launcher)
@@ -333,5 +335,5 @@ bool missing_claim(const struct launcher *launcher)
     text_free(&mine);
     snprintf(name, sizeof name, "cuboid-missing-%u-%s-%016llx", (unsigned)getuid(), launcher->name,
              (unsigned long long)hash);
-    return wire_listen_local(name, &file) == OK;
+    return wire_claim_local(name, &file);
 }

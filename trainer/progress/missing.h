@@ -14,6 +14,7 @@
 struct missing_rank {
     int rank;
     int process; // its id; 0: none on this machine
+    uint64_t started;
     enum process_state state;
     char node[64], program[16]; // the program if it is not this one, such as a shell: ""
 };
@@ -45,5 +46,5 @@ void missing_report(const struct missing *missing, double waited_s, struct text 
  * ended. */
 void missing_kill(const struct missing *missing, const struct launcher *launcher);
 /* Claims the report of all processes of the job on this machine, of which each may be a node of its own.
- * False: another process reports. */
+ * False: another process of this user reports. */
 bool missing_claim(const struct launcher *launcher);

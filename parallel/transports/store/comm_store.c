@@ -230,6 +230,7 @@ static enum status run_store(const struct world_options *options,
     const struct store_options store = {.launcher = &launcher,
                                         .folder = options->rendezvous,
                                         .several_hosts = local_size < launcher.size,
+                                        .local_size = local_size,
                                         .start_s = START_S};
     TRY(store_open(&store, &w.store));
     enum status status = body(&world, argument);

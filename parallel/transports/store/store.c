@@ -138,6 +138,7 @@ static int connect_first(const struct store_options *options, const char *path, 
     if (file < 0)
         return -1;
     snprintf(hello.node, sizeof hello.node, "%s", options->launcher->node);
+    hello.ranks = options->local_size;
     memcpy(hello.secret, address.secret, sizeof hello.secret);
     const bool good = wire_send(file, STORE_HELLO, &hello, sizeof hello) && wire_is_ready(file, WELCOME_MS) &&
                       wire_receive(file, STORE_SECRET / 2, &m) && m.kind == STORE_WELCOME &&
@@ -160,9 +161,15 @@ static enum status late(const struct store_options *options, const char *what)
 /* The first process of each node has its server. */
 static enum status start_server(const struct store_options *options, struct store *store, const char *name)
 {
-    struct store_server_options server = {.local = -1, .tcp = -1, .upstream = -1};
+    struct store_server_options server = {.local = -1,
+                                          .claim = -1,
+                                          .tcp = -1,
+                                          .upstream = -1,
+                                          .absent = options->launcher->size - options->local_size};
     const double until = clock_s() + options->start_s;
-    enum status status = wire_listen_local(name, &server.local);
+    enum status status = wire_claim_local(name, &server.claim)
+                             ? wire_listen_local(name, &server.local)
+                             : fail(IO_ERROR, "an earlier start of this job has not ended on this node");
     if (status == OK && store->is_first)
         status = start_first(options, store, &server);
     while (status == OK && !store->is_first && server.upstream < 0) {
@@ -174,8 +181,8 @@ static enum status start_server(const struct store_options *options, struct stor
     }
     if (status == OK)
         return store_server_start(&server, &store->server);
-    const int files[] = {server.local, server.tcp};
-    for (int i = 0; i < 2; i++)
+    const int files[] = {server.local, server.claim, server.tcp};
+    for (int i = 0; i < 3; i++)
         if (files[i] >= 0)
             close(files[i]);
     return status;

@@ -6,9 +6,10 @@
  *                └── ranks of node a (local sockets)
  *
  * A value is set once and never changes, so the server of each node keeps what it has passed on. Rank 0
- * writes its address and a random secret into a file of the folder, which only this user can read; a
- * connection without the secret is closed without an answer, and a stale file leads nowhere. Local sockets
- * check the user. When a rank exits early, all calls of the others fail.
+ * writes its address and a random secret into a file of the folder, which only this user can read; a stale
+ * file leads nowhere. A connection without the secret is closed without an answer, and at most 64 of them are
+ * open at a time; when all nodes are connected, none is accepted any more. Local sockets check the user. If a
+ * rank exits early, all calls of the others fail.
  *
  * Caution: a store is for the few small messages of a start and an end, not for training. */
 #pragma once
@@ -25,6 +26,7 @@ struct store_options {
     const struct launcher *launcher;
     const char *folder; // on a file system of all nodes; exists
     bool several_hosts; // else only the loopback interface is used
+    int local_size;     // ranks of this node
     double start_s;     // time limit for the other processes to start
 };
 

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { POLL_MS = 20 };             // a hello is not waited for, but looked for
-static const double HELLO_S = 5.0; // for the hello of a new connection
+enum { POLL_MS = 20, MAX_NEW = 64 }; // a hello is not waited for, but looked for
+static const double HELLO_S = 5.0;   // for the hello of a new connection
 
 struct entry {
     char key[STORE_KEY_CHARS];
@@ -172,7 +172,18 @@ static bool take_get(struct store_server *s, struct client *client, const struct
 
 /* ---- connections ---- */
 
-static bool take_hello(const struct store_server *s, struct client *client, const struct wire_message *m)
+/* No other node will connect: one that is lost ends the job. */
+static void stop_accepting(struct store_server *s)
+{
+    if (s->options.tcp >= 0)
+        close(s->options.tcp);
+    s->options.tcp = -1;
+    for (size_t i = 0; i < s->client_count; i++)
+        if (!s->clients[i].welcome)
+            disconnect(&s->clients[i]);
+}
+
+static bool take_hello(struct store_server *s, struct client *client, const struct wire_message *m)
 {
     struct store_hello hello;
     if (m->kind != STORE_HELLO || m->bytes != sizeof hello)
@@ -184,6 +195,9 @@ static bool take_hello(const struct store_server *s, struct client *client, cons
         return false;
     snprintf(client->node, sizeof client->node, "%s", hello.node[0] != 0 ? hello.node : "?");
     client->welcome = true;
+    s->options.absent -= hello.ranks;
+    if (s->options.absent <= 0)
+        stop_accepting(s);
     return s->lost[0] == 0 || wire_send(client->file, STORE_LOST, s->lost, sizeof s->lost);
 }
 
@@ -255,11 +269,29 @@ static void serve_upstream(struct store_server *s)
     set_lost(s, "rank 0 has exited");
 }
 
-static void accept_client(struct store_server *s, int listening, bool local)
+/* Closes the oldest connection without the secret if there are too many: they must not take all files of the
+ * process. */
+static void limit_newcomers(struct store_server *s)
+{
+    struct client *oldest = NULL;
+    int count = 0;
+    for (size_t i = 0; i < s->client_count; i++) {
+        struct client *client = &s->clients[i];
+        if (client->file < 0 || client->welcome)
+            continue;
+        count++;
+        if (oldest == NULL || client->since_s < oldest->since_s)
+            oldest = client;
+    }
+    if (count > MAX_NEW)
+        disconnect(oldest);
+}
+
+static bool accept_client(struct store_server *s, int listening, bool local)
 {
     const int file = local ? wire_accept_local(listening) : wire_accept(listening);
     if (file < 0)
-        return;
+        return false;
     size_t index = 0;
     while (index < s->client_count && s->clients[index].file >= 0)
         index++;
@@ -273,6 +305,8 @@ static void accept_client(struct store_server *s, int listening, bool local)
     *client = (struct client){.file = file, .welcome = local, .since_s = clock_s()};
     if (local && s->lost[0] != 0)
         (void)wire_send(file, STORE_LOST, s->lost, sizeof s->lost);
+    limit_newcomers(s);
+    return true;
 }
 
 static size_t connected(const struct store_server *s)
@@ -301,9 +335,11 @@ static void serve(struct store_server *s, struct pollfd *files)
     for (size_t i = 0; i < clients; i++)
         if (s->clients[i].file >= 0)
             serve_client(s, i, files[FIXED + i].revents != 0);
-    for (int i = 0; i < 2; i++)
-        if (files[i].revents != 0)
-            accept_client(s, fixed[i], i == 0);
+    for (int i = 0; i < MAX_NEW && files[0].revents != 0 && accept_client(s, s->options.local, true); i++)
+        ;
+    for (int i = 0; i < MAX_NEW && files[1].revents != 0 && s->options.tcp >= 0; i++)
+        if (!accept_client(s, s->options.tcp, false))
+            break;
 }
 
 static void *run(void *argument)
@@ -320,7 +356,7 @@ static void *run(void *argument)
 
 static void free_server(struct store_server *s)
 {
-    const int files[] = {s->options.local, s->options.tcp, s->options.upstream};
+    const int files[] = {s->options.local, s->options.claim, s->options.tcp, s->options.upstream};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (files[i] >= 0)
             close(files[i]);

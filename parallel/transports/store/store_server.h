@@ -19,6 +19,7 @@ enum { STORE_SECRET = 32 };
 
 struct store_hello {
     char node[64];
+    int32_t ranks; // of the node
     uint8_t secret[STORE_SECRET / 2];
 };
 
@@ -26,7 +27,9 @@ struct store_server;
 
 struct store_server_options {
     int local;    // listening socket for the ranks of the node
-    int tcp;      // for other nodes; -1: this node has not rank 0
+    int claim;    // of the name of this server; -1: none
+    int tcp;      // for other nodes, until all have connected; -1: this node has not rank 0
+    int absent;   // number of ranks on other nodes
     int upstream; // connection to the node of rank 0; -1: it is this one
     uint8_t secret[STORE_SECRET];
 };

@@ -9,9 +9,14 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,7 +68,8 @@ static void *run_process(void *argument)
     struct store *store = NULL;
     snprintf(launcher.job, sizeof launcher.job, "job %s", p->folder);
     snprintf(launcher.node, sizeof launcher.node, "n%d", p->rank / NODE_RANKS);
-    const struct store_options options = {.launcher = &launcher, .folder = p->folder, .start_s = 20.0};
+    const struct store_options options = {
+        .launcher = &launcher, .folder = p->folder, .local_size = NODE_RANKS, .start_s = 20.0};
     p->status = store_open(&options, &store);
     if (p->status == OK)
         p->status = use(store, p);
@@ -117,7 +123,8 @@ Test(store, a_rank_that_exits_fails_all)
 static enum status open_as(int rank, const char *folder, double start_s, struct store **out)
 {
     struct launcher launcher = {.name = "srun", .size = RANKS, .rank = rank, .node = "n0"};
-    const struct store_options options = {.launcher = &launcher, .folder = folder, .start_s = start_s};
+    const struct store_options options = {
+        .launcher = &launcher, .folder = folder, .local_size = NODE_RANKS, .start_s = start_s};
     launcher.local_rank = rank % NODE_RANKS;
     snprintf(launcher.job, sizeof launcher.job, "job %s", folder);
     snprintf(launcher.node, sizeof launcher.node, "n%d", rank / NODE_RANKS);
@@ -203,9 +210,9 @@ Test(store, stale_file)
 
 /* ---- connections of others ---- */
 
-static struct store_server *start(int *port, uint8_t *secret)
+static struct store_server *start(int absent, int *port, uint8_t *secret)
 {
-    struct store_server_options options = {.tcp = -1, .upstream = -1};
+    struct store_server_options options = {.claim = -1, .tcp = -1, .absent = absent, .upstream = -1};
     struct store_server *server = NULL;
     char name[80];
     snprintf(name, sizeof name, "cuboid-test-%d", (int)getpid());
@@ -220,7 +227,7 @@ static struct store_server *start(int *port, uint8_t *secret)
 /* Connects and says hello; false if there is no welcome. */
 static bool is_welcome(int port, const uint8_t *secret)
 {
-    struct store_hello hello = {.node = "b"};
+    struct store_hello hello = {.node = "b", .ranks = NODE_RANKS};
     struct wire_message m = {0};
     int file = wire_connect("127.0.0.1", port);
     memcpy(hello.secret, secret, sizeof hello.secret);
@@ -237,7 +244,7 @@ Test(store, needs_the_secret)
 {
     uint8_t secret[STORE_SECRET], wrong[STORE_SECRET];
     int port;
-    struct store_server *server = start(&port, secret);
+    struct store_server *server = start(2 * NODE_RANKS, &port, secret);
     memcpy(wrong, secret, sizeof wrong);
     wrong[0] ^= 1;
     int silent = wire_connect("127.0.0.1", port); // must not delay the others
@@ -251,4 +258,115 @@ Test(store, needs_the_secret)
     close(silent);
     close(rude);
     store_server_stop(server, 5.0);
+}
+
+enum { FILES = 200 };
+
+/* Another process opens more connections than this one may have files, and sends nothing. */
+static pid_t flood(int port, int count)
+{
+    int ends[2];
+    char byte = 0;
+    cr_assert_eq(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct rlimit files = {.rlim_cur = (rlim_t)count + 64, .rlim_max = (rlim_t)count + 64};
+        for (int file = 3; file < FILES; file++) // above all the listening one
+            if (file != ends[1])
+                close(file);
+        byte = setrlimit(RLIMIT_NOFILE, &files) == 0;
+        for (int i = 0; i < count && byte != 0; i++)
+            byte = wire_connect("127.0.0.1", port) >= 0;
+        (void)!write(ends[1], &byte, 1);
+        pause();
+        _exit(0);
+    }
+    cr_assert(read(ends[0], &byte, 1) == 1 && byte == 1, "%d connections", count);
+    return child;
+}
+
+/* Whether the port is closed, soon. */
+static bool is_closed(int port)
+{
+    enum { TRIES = 500, BETWEEN_MS = 10 };
+    int file = 0;
+    for (int i = 0; i < TRIES && file >= 0; i++) {
+        file = wire_connect("127.0.0.1", port);
+        if (file >= 0)
+            close(file);
+        poll(NULL, 0, BETWEEN_MS);
+    }
+    return file < 0;
+}
+
+Test(store, idle_connections_do_not_keep_a_node_out)
+{
+    enum { CONNECTIONS = 800 };
+    uint8_t secret[STORE_SECRET];
+    struct rlimit files;
+    int port;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
+    const struct rlimit few = {.rlim_cur = FILES, .rlim_max = files.rlim_max};
+    struct store_server *server = start(NODE_RANKS, &port, secret);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const pid_t child = flood(port, CONNECTIONS);
+    cr_expect(is_welcome(port, secret));
+    cr_expect(is_closed(port), "all nodes are connected: none is expected");
+    kill(child, SIGKILL);
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    store_server_stop(server, 5.0);
+}
+
+/* ---- names on this machine ---- */
+
+/* As another user: listens under the name, and under others that begin with it. Nothing is accepted. */
+static pid_t take_names(const char *name)
+{
+    enum { OTHER_USER = 65534, NAMES = 20 };
+    int ends[2];
+    char byte = 0;
+    cr_assert_eq(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        byte = setuid(OTHER_USER) == 0;
+        for (int i = 0; i < NAMES && byte != 0; i++) {
+            struct sockaddr_un address = {.sun_family = AF_UNIX};
+            const int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
+                                        i == 0 ? "%s" : "%s-%016d", name, i);
+            const int file = socket(AF_UNIX, SOCK_STREAM, 0);
+            byte = bind(file, (struct sockaddr *)&address,
+                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)) == 0 &&
+                   listen(file, 0) == 0;
+        }
+        (void)!write(ends[1], &byte, 1);
+        pause();
+        _exit(0);
+    }
+    cr_assert(read(ends[0], &byte, 1) == 1 && byte == 1);
+    return child;
+}
+
+Test(store, another_user_cannot_take_a_name)
+{
+    char name[64];
+    int claim = -1, again = -1, listening = -1;
+    snprintf(name, sizeof name, "cuboid-test-name-%d", (int)getpid());
+    cr_expect_eq(wire_connect_local(name), -1);
+    cr_assert(wire_claim_local(name, &claim));
+    cr_expect(!wire_claim_local(name, &again), "this user has it");
+    close(claim);
+    if (getuid() != 0) {
+        cr_log_warn("needs root, to be two users: half of it skipped");
+        return;
+    }
+    const pid_t child = take_names(name);
+    cr_expect(wire_claim_local(name, &claim), "another user has it, which does not count");
+    cr_assert_eq(wire_listen_local(name, &listening), OK);
+    const int file = wire_connect_local(name);
+    cr_expect_geq(file, 0, "that of this user is found among those of another one");
+    close(file);
+    close(listening);
+    cr_expect_eq(wire_connect_local(name), -1, "others are left");
+    kill(child, SIGKILL);
+    cr_assert_eq(waitpid(child, NULL, 0), child);
 }
