@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -111,4 +112,11 @@ enum status file_write_atomic(const char *path, const void *bytes, size_t length
         status = file_temporary_commit(&file, path);
     file_temporary_discard(&file);
     return status;
+}
+
+enum file_lock file_lock(int fd)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return FILE_LOCKED;
+    return errno == EWOULDBLOCK ? FILE_IN_USE : FILE_WITHOUT_LOCKS;
 }

@@ -44,6 +44,11 @@ void file_temporary_sweep(const char *path);
  * "manifest.json.cuboid-tmp-3f09c2d4a1b85e67"; of the whole name if it is not temporary. */
 size_t file_temporary_base_length(const char *name);
 
+/* Locks a file until it is closed, if no other process has locked it (flock). FILE_WITHOUT_LOCKS: its file
+ * system has no locks, such as Lustre mounted without flock, for the reason in errno. */
+enum file_lock { FILE_LOCKED, FILE_IN_USE, FILE_WITHOUT_LOCKS };
+enum file_lock file_lock(int fd);
+
 /* A random number from getrandom(), for unpredictable names. */
 MUST_USE enum status random_token(uint64_t *out);
 

@@ -11,7 +11,6 @@
 #include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -35,7 +34,7 @@ enum status random_token(uint64_t *out)
 static bool lock_new(int fd)
 {
     struct stat info;
-    (void)flock(fd, LOCK_EX | LOCK_NB); // without locks the file system is not swept either
+    (void)file_lock(fd); // without locks the file system is not swept either
     return fstat(fd, &info) == 0 && info.st_nlink > 0;
 }
 
@@ -225,7 +224,7 @@ static void remove_unlocked(int folder, const char *name)
     int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return;
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && file_lock(fd) == FILE_LOCKED)
         unlinkat(folder, name, 0);
     close(fd);
 }

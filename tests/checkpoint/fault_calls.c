@@ -9,6 +9,7 @@
  *                           in folders that were not synced are undone, the last one first
  *                  nospace, error    the call fails with ENOSPC or EIO, and so do all later ones up to
  *                           FAULT_LAST (default: only this call)
+ *                  nolocks  only flock() fails, each time, with ENOLCK
  *                  slow     the call takes FAULT_MS (50) longer, and so do all later ones up to FAULT_LAST
  *     FAULT_COUNT  a file that gets the number of calls when the process exits
  *
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -196,6 +198,16 @@ ssize_t pwrite64(int fd, const void *bytes, size_t length, off_t offset)
 ssize_t write(int fd, const void *bytes, size_t length)
 {
     return write_at("write", fd, bytes, length, 0); // the last argument is ignored
+}
+
+int flock(int fd, int operation)
+{
+    char path[PATH_CHARS];
+    int (*next)(int, int) = (int (*)(int, int))real("flock");
+    if (!is_kind("nolocks") || !path_of(fd, path))
+        return next(fd, operation);
+    errno = ENOLCK;
+    return -1;
 }
 
 int fsync(int fd)

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Two runs and one folder of checkpoints: the second one is rejected while the first is active, a killed run can be
-restarted at once, files of others are not removed, and a run that has lost the folder leaves it as it is.
+restarted at once, files of others are not removed, and a run that has lost the folder leaves it as it is. So it is on
+a file system without locks.
 
-    test_two_runs.py CUBOID"""
+    test_two_runs.py CUBOID [LIBRARY]     LIBRARY: fault_calls.c"""
 import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fixtures import write_dataset  # noqa: E402
 
 CUBOID = os.path.abspath(sys.argv[1])
+LIBRARY = [os.path.abspath(path) for path in sys.argv[2:]]
 PROCESSES = []
 RECIPE = """
 model: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, vocab_size: 12}
@@ -30,10 +33,10 @@ checkpoint: {save: saves, save_interval: 5, keep_last: 2}
 """
 
 
-def start(run_dir):
+def start(run_dir, *keys, **environment):
     with open(f"{run_dir}.log", "ab") as log:
-        process = subprocess.Popen([CUBOID, "train", "recipe.yaml", f"logging.run_dir={run_dir}"], stdout=log,
-                                   stderr=subprocess.STDOUT)
+        process = subprocess.Popen([CUBOID, "train", "recipe.yaml", f"logging.run_dir={run_dir}", *keys], stdout=log,
+                                   stderr=subprocess.STDOUT, env=os.environ | environment)
     PROCESSES.append(process)
     return process
 
@@ -93,6 +96,8 @@ def main():
     assert len(complete()) <= 3 + 1 and all(os.path.isdir(name + "/folder") for name in mine), os.listdir("saves")
     assert sorted(os.listdir("precious")) == ["manifest.json", "rank-00000.safetensors", "thesis"]
     check_lost_folder()
+    if LIBRARY:
+        check_without_locks()
 
 
 def stop_while_saving(process):
@@ -131,6 +136,31 @@ def check_lost_folder():
     assert "this run no longer writes there" in text, text
     with open("saves/run.json", encoding="utf-8") as file:
         assert os.path.exists(f"{folder}/rank-00000.safetensors") and file.read() == record, text
+
+
+def check_without_locks():
+    """The lease of checkpoint.save takes the place of locks, with one warning."""
+    def begin():
+        return start("d", "checkpoint.save=d/saves", LD_PRELOAD=LIBRARY[0], FAULT_FOLDER=os.getcwd(),
+                     FAULT_KIND="nolocks")
+
+    def wait(process):
+        end = time.monotonic() + 60
+        while not glob.glob("d/saves/step-????????/manifest.json"):
+            assert process.poll() is None and time.monotonic() < end, open("d.log", encoding="utf-8").read()
+            time.sleep(0.01)
+    for turn in (1, 2):  # a killed run is resumed at once
+        first = begin()
+        wait(first)
+        assert begin().wait(timeout=20) == 2
+        kill(first)
+        with open("d.log", encoding="utf-8") as log:
+            text = log.read()
+        assert text.count("checkpoint.save: another run is writing in d/saves: pid ") == turn, text
+        assert text.count("warning: logging.run_dir: d/lock cannot be locked (No locks available)") == 2 * turn, text
+        assert text.count("warning") == 2 * turn and "logging.run_dir: another run" not in text, text
+        for path in glob.glob("d/saves/step-*"):
+            shutil.rmtree(path)
 
 
 with tempfile.TemporaryDirectory() as scratch:

@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -304,8 +303,9 @@ static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
                          : fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
     text_free(&path);
     TRY(status);
-    l->flocked = !without_flock && flock(l->fd, LOCK_EX | LOCK_NB) == 0;
-    if (l->flocked || without_flock || errno != EWOULDBLOCK)
+    const enum file_lock lock = without_flock ? FILE_WITHOUT_LOCKS : file_lock(l->fd);
+    l->flocked = lock == FILE_LOCKED;
+    if (lock != FILE_IN_USE)
         return OK;
     TRY(lock_owner_read(l->path.chars, &owner));
     return taken_by(l, &owner);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_dir.h"
 
+#include "base/file.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_lock_owner.h"
@@ -321,6 +322,24 @@ void run_dir_free(struct run_dir *folder)
     text_free(&folder->from);
 }
 
+/* Without locks, the lease of checkpoint.save (checkpoint_lock.h) still excludes a second run. */
+static enum status lock_folder(const struct recipe *recipe, const char *path, int fd)
+{
+    const char *save = recipe->checkpoint.save;
+    const enum file_lock lock = file_lock(fd);
+    if (lock == FILE_IN_USE)
+        return in_use_error(recipe->logging.run_dir);
+    if (lock == FILE_WITHOUT_LOCKS)
+        print_line(
+            stderr,
+            "warning: logging.run_dir: %s cannot be locked (%s): its file system has no locks; a second "
+            "run in this directory is %s%s",
+            path, strerror(errno), save != NULL ? "noticed only if it saves to " : "not noticed",
+            save != NULL ? save : ", since checkpoint.save is none");
+    write_owner(fd);
+    return OK;
+}
+
 enum status run_dir_claim(const struct recipe *recipe, int *descriptor)
 {
     const char *folder = recipe->logging.run_dir;
@@ -333,10 +352,8 @@ enum status run_dir_claim(const struct recipe *recipe, int *descriptor)
         status = fail(BAD_RECIPE, "logging.run_dir: %s is a symbolic link; remove it", path.chars);
     else if (fd < 0)
         status = refuse_path("logging.run_dir", path.chars, strerror(errno));
-    else if (flock(fd, LOCK_EX | LOCK_NB) != 0)
-        status = in_use_error(folder);
     else
-        write_owner(fd);
+        status = lock_folder(recipe, path.chars, fd);
     text_free(&path);
     if (status == OK && recipe->checkpoint.save != NULL)
         status = make_folder("checkpoint.save", recipe->checkpoint.save);

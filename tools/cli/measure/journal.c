@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/measure/journal.h"
 
+#include "base/file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 const char *run_state_name(enum run_state state)
@@ -151,8 +152,14 @@ static enum status open_file(struct journal *journal, const char *head)
     journal->fd = open(journal->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (journal->fd < 0)
         return fail(IO_ERROR, "%s: cannot be opened: %s", journal->path, strerror(errno));
-    if (flock(journal->fd, LOCK_EX | LOCK_NB) != 0)
+    const enum file_lock lock = file_lock(journal->fd);
+    if (lock == FILE_IN_USE)
         return fail(BAD_USAGE, "%s is in use by another sweep", journal->path);
+    if (lock == FILE_WITHOUT_LOCKS)
+        print_line(stderr,
+                   "warning: %s cannot be locked (%s): its file system has no locks; another sweep with this "
+                   "--run-dir is not noticed",
+                   journal->path, strerror(errno));
     TRY(file_read(journal->path, &bytes));
     enum status status = OK;
     if (bytes.length == 0)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/process.h"
 #include "tools/cli/measure/measure.h"
 
@@ -8,7 +9,6 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -85,8 +85,8 @@ static enum status open_log(const char *log, int *out)
     *out = open(log, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (*out < 0)
         return fail(IO_ERROR, "%s: cannot be opened: %s", log, strerror(errno));
-    while (flock(*out, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK || clock_s() >= until) {
+    while (file_lock(*out) == FILE_IN_USE) {
+        if (clock_s() >= until) {
             close(*out);
             return fail(IO_ERROR, "%s: in use by an earlier run that has not ended", log);
         }
