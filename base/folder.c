@@ -38,14 +38,14 @@ enum status folder_sync_parent(const char *path)
     return status;
 }
 
-static enum status make_one_level(const char *path)
+static enum status make_one_level(const char *path, mode_t mode)
 {
-    if (mkdir(path, 0777) == 0)
+    if (mkdir(path, mode) == 0)
         return folder_sync_parent(path);
     return errno == EEXIST ? OK : fail(IO_ERROR, "%s: %s", path, strerror(errno));
 }
 
-enum status folder_make(const char *path)
+static enum status make_levels(const char *path, mode_t mode)
 {
     struct text part = {0};
     enum status status = OK;
@@ -53,7 +53,7 @@ enum status folder_make(const char *path)
         if ((*c == '/' || *c == 0) && c != path) {
             part.length = 0;
             text_add_bytes(&part, path, (size_t)(c - path));
-            status = make_one_level(part.chars);
+            status = make_one_level(part.chars, mode);
         }
         if (*c == 0)
             break;
@@ -66,6 +66,16 @@ enum status folder_make(const char *path)
     else if (status == OK && !S_ISDIR(info.st_mode))
         status = fail(IO_ERROR, "%s: not a folder", path);
     return status;
+}
+
+enum status folder_make(const char *path)
+{
+    return make_levels(path, 0777);
+}
+
+enum status folder_make_private(const char *path)
+{
+    return make_levels(path, 0700);
 }
 
 /* ---- removal ---- */

@@ -74,3 +74,5 @@ MUST_USE enum status file_write_atomic(const char *path, const void *bytes, size
 
 /* Creates a directory and its parents (mkdir -p), durably. */
 MUST_USE enum status folder_make(const char *path);
+/* The same; only this user may use the folders that it creates. */
+MUST_USE enum status folder_make_private(const char *path);

@@ -258,6 +258,40 @@ def test_bad_input():
     forget("bad", "first", "second")
 
 
+def test_other_users():
+    """Weights that another user could have placed are not resumed, and none can read those of the run."""
+    def refused(*words):
+        expect(train("mine", *KEYS, "dp=2", status=2), "checkpoint.memory_dir: ", *words)
+    killed("mine", "dp=2", nodes="a,b", lost=[])
+    folder = f"{MEMORY}/a"
+    assert [os.stat(path).st_mode & 0o777 for path in (MEMORY, folder, f"{MEMORY}/b")] == [0o700] * 3
+    os.chmod(folder, 0o770)
+    refused(f"{folder}: others may write (mode 770), and could place weights there; remove it")
+    os.chmod(folder, 0o755)
+    os.chmod(MEMORY, 0o777)
+    refused(f"{MEMORY}: others may write (mode 777)")
+    os.chmod(MEMORY, 0o1777)  # like /dev/shm
+    os.rename(folder, f"{MEMORY}/placed")
+    os.symlink("placed", folder)
+    refused(f"{folder}: a symbolic link or a file; remove it")
+    os.remove(folder)
+    os.rename(f"{MEMORY}/placed", folder)
+    if os.getuid() == 0:
+        for path in (MEMORY, folder):
+            os.chown(path, 65534, 65534)
+            refused(f"{path}: belongs to another user (65534), who could place weights there; use a directory in /dev")
+            os.chown(path, 0, 0)
+        done = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", "ls", f"{MEMORY}/b"], capture_output=True,
+                              text=True, check=False)
+        assert done.returncode != 0 and "Permission denied" in done.stderr, done
+    else:
+        print("needs root, to be two users: half of test_other_users skipped")
+    killed_again = train("mine", *KEYS, "dp=2", status=-9, **ENDED_IN_MEMORY | {"FAULT_FOLDER": "step-00000006"})
+    expect(killed_again, "resumes from", folder, "step 2")
+    assert os.stat(folder).st_mode & 0o777 == 0o700, "it is closed to readers"
+    forget("mine")
+
+
 def train_in_full_memory(name):
     """The output of a run for which node b has no memory for files of that name, from the second save on."""
     faults = {"LD_PRELOAD": LIBRARY, "FAULT_FOLDER": f"{MEMORY}/b", "FAULT_NAME": name}
@@ -323,6 +357,7 @@ with tempfile.TemporaryDirectory() as scratch:
         test_newest()
         test_damage()
         test_bad_input()
+        test_other_users()
         test_full_memory()
         test_removed_folder()
     finally:

@@ -49,6 +49,43 @@ static enum status refuse_dir(const char *path, const char *why)
     return fail(BAD_RECIPE, "checkpoint.memory_dir: %s: %s; use a directory in /dev/shm", path, why);
 }
 
+static enum status refuse_owner(const char *path, const struct stat *info)
+{
+    char why[120];
+    if (info->st_uid != geteuid())
+        snprintf(why, sizeof why, "belongs to another user (%u), who could place weights there",
+                 (unsigned)info->st_uid);
+    else
+        snprintf(why, sizeof why, "others may write (mode %o), and could place weights there; remove it",
+                 (unsigned)(info->st_mode & 07777));
+    return refuse_dir(path, why);
+}
+
+/* A run resumes from these folders. That of the node belongs to this user alone; memory_dir may be one of all
+ * users, such as /dev/shm, in which they cannot rename those of others. */
+static enum status check_owner(const struct memory_checkpoints *m)
+{
+    const char *dir = recipe_of(m)->memory_dir, *folder = m->folder.chars;
+    struct stat info;
+    if (stat(dir, &info) == 0 && ((info.st_uid != geteuid() && info.st_uid != 0) ||
+                                  ((info.st_mode & 022) != 0 && (info.st_mode & S_ISVTX) == 0)))
+        return refuse_owner(dir, &info);
+    if (lstat(folder, &info) != 0)
+        return OK;
+    if (!S_ISDIR(info.st_mode))
+        return refuse_dir(folder, "a symbolic link or a file; remove it");
+    return info.st_uid != geteuid() || (info.st_mode & 022) != 0 ? refuse_owner(folder, &info) : OK;
+}
+
+/* Makes the folder of the node, in which other users may not read either. */
+static enum status make_private(const struct memory_checkpoints *m)
+{
+    if (folder_make_private(m->folder.chars) != OK)
+        return fail(BAD_RECIPE, "checkpoint.memory_dir: %s; use a directory in /dev/shm", fail_text());
+    TRY(check_owner(m));
+    return chmod(m->folder.chars, 0700) == 0 ? OK : refuse_dir(m->folder.chars, strerror(errno));
+}
+
 /* Removes the last component of a path, with the slashes before it. */
 static void remove_last(struct text *path)
 {
@@ -88,7 +125,7 @@ static enum status check_dir(const struct memory_checkpoints *m, struct text *mi
     else if (status == OK && access(existing.chars, W_OK | X_OK) != 0)
         status = refuse_dir(existing.chars, strerror(errno));
     text_free(&existing);
-    return status;
+    return status == OK ? check_owner(m) : status;
 }
 
 /* All that can be known before a folder is created. */
@@ -251,8 +288,7 @@ static enum status lock_folder(struct memory_checkpoints *m)
         .value = recipe_of(m)->memory_dir,
     };
     find_records(m);
-    if (folder_make(m->folder.chars) != OK)
-        return fail(BAD_RECIPE, "checkpoint.memory_dir: %s; use a directory in /dev/shm", fail_text());
+    TRY(make_private(m));
     return checkpoint_lock_acquire(&options, &m->lock);
 }
 
@@ -264,7 +300,7 @@ static enum status make_folder(const struct memory_checkpoints *m, bool *missing
     *missing = made.length > 0;
     text_free(&made);
     if (status == OK && *missing)
-        status = folder_make(m->folder.chars);
+        status = make_private(m);
     return status == OK ? OK : fail(IO_ERROR, "%s", fail_text());
 }
 

@@ -12,6 +12,8 @@
  * leader of the node does that. It holds two generations: before a save all checkpoints are removed but the
  * newest that every node has completed, so that one is always complete.
  *
+ * A run resumes from these files, so the folder of a node must belong to the user of the run alone (0700).
+ *
  * Caution: all calls are collective, and a memory may be full on one node only. */
 #pragma once
 
@@ -21,8 +23,8 @@
 struct memory_checkpoints;
 
 /* Locks the folders of all nodes. *out is NULL if the recipe has no memory_dir, or if nothing is saved to
- * checkpoint.save. BAD_RECIPE before step 0: memory_dir is no tmpfs, too small, or of another run; more
- * copies than nodes. Nothing is left in memory_dir then. */
+ * checkpoint.save. BAD_RECIPE before step 0: memory_dir is no tmpfs, too small, of another run or another
+ * user; more copies than nodes. Nothing is left in memory_dir then. */
 MUST_USE enum status memory_checkpoints_open(struct rank_state *state, struct memory_checkpoints **out);
 /* Accepts NULL. */
 void memory_checkpoints_close(struct memory_checkpoints *memory);
