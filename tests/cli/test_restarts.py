@@ -225,12 +225,13 @@ if [ "$2" != doctor ]; then
     case $(wc -l <srun.log) in 2) echo "step 3: rank 1 (pp 0 dp 1 tp 0, node n2) stalled" >&2; exit 1 ;; esac
     exec "$@"
 fi
+[ "$BAD" != refused ] || { echo "srun: error: Unable to create step" >&2; exit 1; }
 for n in n1 n2 n3 n4; do
     [ $nodes -gt 0 ] || break
     [[ $without == *,$n,* ]] && continue
     nodes=$((nodes - 1))
     case "$n $BAD" in
-    *" $n=silent") ;;
+    *" $n=silent" | *" silent") ;;
     *" $n=memory")
         echo "check $n: memory FAILED: 1 GiB free, and 2 GiB needed" >&2
         echo "check $n: done, 1 of 5 failed" >&2 ;;
@@ -280,6 +281,13 @@ def test_nodes():
                ("checkpoint.memory_copies=1" in calls[1]) == bool(memory), (done, calls))
         expect("its steps", [row["step"] for row in lines(f"{name}/metrics.jsonl")] == list(range(1, 21)), done)
         expect("it has a supervisor", "resilience.elastic" not in done.stderr, done)
+    # If none answers, it is not the nodes.
+    done, calls = supervise("silent", "silent", "--restarts", "2", "resilience.elastic=true")
+    expect("no node answers", done.returncode == 75 and len(calls) == 1 and ": no answer" not in done.stderr and
+           "cuboid: no node of the job has answered the check within " in done.stderr, (done, calls))
+    done, calls = supervise("no-step", "refused", "--restarts", "2", "resilience.elastic=true")
+    expect("srun fails", done.returncode == 1 and len(calls) == 2 and ": no answer" not in done.stderr and
+           "same message, after step 0: not restarted: srun: error: Unable to create step\n" in done.stderr, done)
     # Outside of a job the names are those of the answers, and srun takes other nodes.
     done, calls = supervise("outside", "n2=memory", "--restarts", "2", "pp=2", "dp=2", "cluster.nodes=4",
                             "resilience.elastic=true", job="")

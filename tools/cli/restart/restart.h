@@ -107,7 +107,8 @@ struct start {
 };
 
 /* Finds the nodes, and checks each with cuboid doctor --check. *attempt: the check itself, if it could not
- * be started, or a stop was requested. IO_ERROR if nodes have failed that cannot be left out; BAD_RECIPE. */
+ * be started, or a stop was requested. IO_ERROR if nodes have failed that cannot be left out; STOPPED if no
+ * node of the job has answered; BAD_RECIPE. */
 MUST_USE enum status nodes_find(const struct start *start, struct nodes *out, struct attempt *attempt);
 
 /* ---- the layout of an attempt: restart_layout.c ---- */

@@ -151,6 +151,18 @@ static void add_check_command(const struct start *start, int nodes, int ranks,
     text_add(out, "%s", check_words);
 }
 
+/* If no node of the job has answered, it is not the nodes. An error of srun is that of the attempt. */
+static enum status explain_silence(const struct attempt *attempt)
+{
+    if (attempt->stopped || (attempt->exit != 0 && !attempt->late))
+        return OK;
+    return fail(
+        STOPPED,
+        "no node of the job has answered the check within %.0f s, so none is left out: srun starts no "
+        "processes there; exit status 75, with which cuboid submit requeues the job",
+        attempt->seconds);
+}
+
 static enum status check_nodes(const struct start *start, struct nodes *nodes, struct attempt *attempt)
 {
     struct answers answers = {.nodes = nodes};
@@ -166,12 +178,16 @@ static enum status check_nodes(const struct start *start, struct nodes *nodes, s
                                             .context = &answers};
     enum status status = attempt_run(&options, attempt);
     const int passed = (int)answers.passed.count;
+    const bool is_silent = passed == 0 && nodes->failed.count == failed && nodes->present.count > 0;
     // srun fails if a node does not answer: the names of the job tell which.
     if (passed > 0 && nodes->present.count > 0)
         attempt->exit = 0;
     if (attempt->exit == 0)
         text_free(&attempt->why);
-    add_silent(&answers, nodes);
+    if (!is_silent)
+        add_silent(&answers, nodes);
+    else if (status == OK)
+        status = explain_silence(attempt);
     // Without names, a launcher that has started all its processes has started them on all nodes.
     const bool complete = nodes->present.count == 0 && nodes->failed.count == failed && attempt->exit == 0;
     nodes->count = complete ? nodes->needed : passed;
