@@ -107,9 +107,10 @@ static void name_job(struct launcher *launcher)
                  text_of("SLURM_JOB_ID"), text_of("SLURM_STEP_ID"), text_of("OMPI_MCA_orte_hnp_uri"));
     // mpirun and torchrun may pass the name of the node on which they were started to all processes.
     const bool is_slurm = strcmp(launcher->name, "srun") == 0 && text_of("SLURMD_NODENAME")[0] != 0;
-    if (text_of("CUBOID_NODE")[0] != 0 || is_slurm)
+    launcher->names_node = text_of("CUBOID_NODE")[0] != 0;
+    if (launcher->names_node || is_slurm)
         snprintf(launcher->node, sizeof launcher->node, "%s",
-                 text_of(text_of("CUBOID_NODE")[0] != 0 ? "CUBOID_NODE" : "SLURMD_NODENAME"));
+                 text_of(launcher->names_node ? "CUBOID_NODE" : "SLURMD_NODENAME"));
     else if (gethostname(launcher->node, sizeof launcher->node - 1) != 0)
         launcher->node[0] = 0;
 }

@@ -124,7 +124,7 @@ static enum status create(struct monitor *m)
     if (m->wake < 0)
         return fail(NO_MEMORY, "cannot start the monitor: %s", strerror(errno));
     m->files[0] = (struct pollfd){.fd = m->wake, .events = POLLIN};
-    if (m->config.page.job == NULL)
+    if (m->config.page.job == NULL || !m->config.several_nodes)
         return OK;
     TRY(control_open(m->config.several_hosts, &m->control));
     atomic_store(&page_process(m->page, page_own_index(m->page))->port, control_port(m->control));

@@ -36,6 +36,7 @@ struct monitor_config {
     const struct schedule *schedule; // names the actions that ranks wait for; NULL: not named
     const char *run_dir;             // receives hang-STEP.json; NULL: no file
     bool several_hosts;              // some processes of the job are on other machines
+    bool several_nodes;              // or may be on other nodes of this one
 };
 
 struct monitor;

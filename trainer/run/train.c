@@ -467,6 +467,7 @@ static enum status start_monitor(struct training *training, const struct recipe 
         .schedule = training->run.schedule,
         .run_dir = recipe->logging.run_dir,
         .several_hosts = launched && here < launcher->size,
+        .several_nodes = launched && (here < launcher->size || launcher->names_node),
     };
     training->launched = launched;
     TRY(monitor_start(&config, &training->monitor));
