@@ -85,6 +85,10 @@ def test_version():
 
 def test_typing_mistakes():
     check("trian", run("trian"), 2, err="unknown command trian (did you mean train?)")
+    for key, words in [("lr", "optimizer.lr: number above 0; required, such as 3e-4"), ("assume", "assume.attention: "),
+                       ("memory.recompute_granularity", "memory.recompute_granularity: none, selective, full; "),
+                       ("zero", "parallel.zero_stage: integer from 0 to 3"), ("partition", "cluster.partition: ")]:
+        check(f"help {key}", run("help", key), 0, out=words)
     check("help shedule", run("help", "shedule"), 2, err="unknown command shedule (did you mean schedule?)")
     check("Train", run("Train", QUICKSTART), 2, err="(did you mean train?)")
     check("xyzzy", run("xyzzy"), 2, err="unknown command xyzzy; run cuboid --help")

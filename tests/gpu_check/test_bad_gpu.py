@@ -53,7 +53,7 @@ class Machines(unittest.TestCase):
     def test_no_gpu_or_an_unsupported_one(self):
         self.rejected(self.cuboid(FAIL="cudaGetDeviceCount"), "cluster.device cuda: no GPU found", "8.0 or newer")
         self.rejected(self.cuboid(DRIVER="0"), "cluster.device cuda: no NVIDIA driver found; it requires one, and an "
-                     "NVIDIA GPU of compute capability 8.0 or newer; use cluster.device cpu")
+                     "NVIDIA GPU of compute capability 8.0 or newer; use cluster.device=cpu")
         self.rejected(self.cuboid(DRIVER="12040"), "cluster.device cuda: the driver is too old: it supports CUDA 12.4, "
                      "and this build requires 13.0")
         self.rejected(self.cuboid(CAPABILITY="7.5"), "cluster.device cuda: GPU 0, emulated GPU, has compute capability "

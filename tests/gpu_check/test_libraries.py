@@ -19,7 +19,7 @@ SMALL = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_dec
          "cluster.transport=nccl", "dp=2", "precision.params_dtype=bf16", "checkpoint.save=none",
          "model.make_vocab_size_divisible_by=8"]
 FILES = {"libcublasLt.so.13": CUBLASLT, "libcudnn.so.9": CUDNN, "libnccl.so.2": NCCL}
-WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it requires cuBLASLt 13.0 or newer", "cluster.device cpu"],
+WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it requires cuBLASLt 13.0 or newer", "cluster.device=cpu"],
           "libcudnn.so.9": ["model.attention_backend cudnn: ", "it requires cuDNN 9.15.1 or newer",
                             "use model.attention_backend own"],
           "libnccl.so.2": ["cluster.transport nccl: ", "NCCL 2.26 or newer is required",

@@ -20,6 +20,7 @@
 #include "tools/cli/submit/cmd_submit.h"
 #include "tools/cli/sweep/cmd_sweep.h"
 #include "tools/cli/table/cmd_table.h"
+#include "trainer/recipe/recipe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,8 +63,8 @@ static void print_help(FILE *to)
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(to, "  cuboid %-10s %-26s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     fputs(
-        "\n'cuboid COMMAND --help' for details; 'cuboid --version' for build options.\n"
-        "key=value sets any recipe key by its dotted name (parallel.tensor_parallel_size=2, or tp=2).\n"
+        "\n'cuboid COMMAND --help' for details, 'cuboid help KEY' for a recipe key, 'cuboid --version' for\n"
+        "build options. key=value sets any recipe key (parallel.tensor_parallel_size=2, or tp=2).\n"
         "Exit status: 0 success; 1 runtime failure; 2 invalid usage, recipe or input; 75 stopped on request\n"
         "with a complete checkpoint.\n"
         "CUBOID_TRACE=comm,action,memory (or all) traces messages, actions and allocations to standard\n"
@@ -113,6 +114,16 @@ static int print_help_of(const struct command *command, char *name, char *word)
     return command->run(2, (char *[]){name, help, NULL});
 }
 
+/* cuboid help KEY: true if there is such a key, or section. */
+static bool print_help_of_key(const char *name)
+{
+    struct text text = {0};
+    const bool found = recipe_help(name, &text);
+    fputs(text_chars(&text), stdout);
+    text_free(&text);
+    return found;
+}
+
 static int refuse_command(const char *name)
 {
     const char *names[COMMAND_COUNT], *dot = strrchr(name, '.');
@@ -147,6 +158,8 @@ static int run(int argc, char **argv)
     }
     char *name = help ? argv[2] : argv[1];
     const struct command *command = find_command(name);
+    if (command == NULL && help && print_help_of_key(name))
+        return 0;
     if (command == NULL)
         return refuse_command(name);
     if (help || asks_for_help(argc - 1, argv + 1))

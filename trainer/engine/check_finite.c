@@ -4,6 +4,11 @@
 
 #include <math.h>
 
+/* What diverges most often. */
+#define DIVERGED                                                                  \
+    "resume from an earlier checkpoint with a lower optimizer.lr (%g), a longer " \
+    "optimizer.lr_warmup_iters or a lower optimizer.clip_grad (%g)"
+
 /* The first rank that holds this tensor-parallel share of a row. */
 static int rank_of_row(const struct rank_state *w, int row, int share)
 {
@@ -40,10 +45,12 @@ enum status rank_check_finite(const struct rank_state *w, const struct step_resu
     if (name != NULL && overflows)
         return overflow_error(w, result, name);
     if (name != NULL)
-        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g)",
+        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g); " DIVERGED,
                     (long long)w->step, name,
-                    rank_of_row(w, result->not_finite_row, result->not_finite_share), result->loss);
+                    rank_of_row(w, result->not_finite_row, result->not_finite_share), result->loss,
+                    w->run->recipe->optimizer.lr, w->run->recipe->optimizer.clip_grad);
     if (!isfinite(result->loss))
-        return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
+        return fail(NOT_FINITE, "step %lld: the loss is %g; " DIVERGED, (long long)w->step, result->loss,
+                    w->run->recipe->optimizer.lr, w->run->recipe->optimizer.clip_grad);
     return OK;
 }

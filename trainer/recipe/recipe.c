@@ -57,20 +57,18 @@ static void refuse_key(struct recipe_loader *loader, const char *where, const ch
                      name, name);
         return;
     }
-    // The right name in the wrong section; else a typo in this one; else one in another section.
-    int row = recipe_row_find_any_section(name);
-    const char *near = row < 0 ? nearest_name(name, names, names_of(section, names)) : NULL;
-    if (row < 0 && near == NULL)
-        row = recipe_row_nearest(name);
+    // One of another program; else the right name in the wrong section; else a typo here; else one elsewhere.
     struct text hint = {0};
-    const char *feature = row < 0 ? recipe_missing_feature(name) : NULL;
-    if (feature != NULL)
-        text_add(&hint, ": %s", feature);
-    else if (near != NULL)
+    const bool foreign = recipe_foreign_key(name, &hint);
+    int row = foreign ? -1 : recipe_row_find_any_section(name);
+    const char *near = row < 0 && !foreign ? nearest_name(name, names, names_of(section, names)) : NULL;
+    if (row < 0 && near == NULL && !foreign)
+        row = recipe_row_nearest(name);
+    if (near != NULL)
         text_add(&hint, "; did you mean %s%s%s?", section, dot, near);
     else if (row >= 0)
         text_add(&hint, "; did you mean %s?", recipe_rows[row].key);
-    else if (*section != 0)
+    else if (*section != 0 && !foreign)
         add_keys_of(section, &hint);
     problems_add(loader->problems, "%s: unknown key %s%s%.*s%s", where, section, dot, SHOWN, name,
                  text_chars(&hint));
@@ -251,7 +249,10 @@ static bool read_recipe_file(struct recipe_loader *loader, char *path, const cha
     else
         fault = yaml_file_read(path, &bytes, &file->device, &file->inode);
     if (fault != NULL) {
-        problems_add(loader->problems, "%s%s: %s", from, path, fault);
+        struct text near = {0};
+        recipe_near_file(path, &near);
+        problems_add(loader->problems, "%s%s: %s%s", from, path, fault, text_chars(&near));
+        text_free(&near);
         text_free(&bytes);
         return false;
     }

@@ -385,5 +385,9 @@ bool recipe_one_rank_override(int index, struct text *out);
 /* Whether any layout key differs. */
 bool recipe_layouts_differ(const struct recipe *a, const struct recipe *b);
 
+/* Appends the values, default and meaning of the key of this name, of each key with this name in a section,
+ * or of all keys of the section; false if there is none. */
+bool recipe_help(const char *name, struct text *out);
+
 /* Appends the reference page: every key with its type, default, range and help, as Markdown. */
 void recipe_reference(struct text *out);

@@ -2,9 +2,60 @@
 /* Finds the files that a recipe names. */
 #include "trainer/recipe/recipe_table.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* The length of a file's name without .yaml or .yml; 0: it has another ending. */
+static size_t stem_of(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0) ? (size_t)(dot - name) : 0;
+}
+
+static int is_yaml(const struct dirent *entry)
+{
+    return stem_of(entry->d_name) > 0;
+}
+
+/* The entry whose name is nearest to this one, apart from the ending; -1: none is near. */
+static int near_entry(const char *name, struct dirent **entries, int count)
+{
+    const char *near = NULL, **stems = calloc((size_t)count + 1, sizeof *stems);
+    int found = -1;
+    char *stem = strndup(name, stem_of(name) > 0 ? stem_of(name) : strlen(name));
+    for (int i = 0; i < count && stems != NULL; i++)
+        stems[i] = strndup(entries[i]->d_name, stem_of(entries[i]->d_name));
+    if (stems != NULL && stem != NULL && count > 0)
+        near = nearest_name(stem, stems, (size_t)count);
+    for (int i = 0; i < count && stems != NULL; i++) {
+        found = near != NULL && stems[i] == near ? i : found;
+        free((char *)(uintptr_t)stems[i]);
+    }
+    free(stem);
+    free(stems);
+    return found;
+}
+
+void recipe_near_file(const char *path, struct text *hint)
+{
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    struct text folder = {0};
+    struct dirent **entries = NULL;
+    if (access(path, F_OK) == 0)
+        return;
+    text_add(&folder, "%.*s", (int)(name - path), path);
+    const int count = scandir(folder.length > 0 ? folder.chars : ".", &entries, is_yaml, alphasort);
+    const int near = near_entry(name, entries, count > 0 ? count : 0);
+    if (near >= 0)
+        text_add(hint, "; did you mean %s%s?", text_chars(&folder), entries[near]->d_name);
+    for (int i = 0; i < count; i++)
+        free(entries[i]);
+    free(entries);
+    text_free(&folder);
+}
 
 static bool check_path(const struct recipe *recipe, const char *key, const char *path,
                        struct problems *problems)
@@ -96,36 +147,4 @@ void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems
     for (size_t i = 0; i < missing.count; i++)
         problems_warn(problems, "%s", missing.list[i].text);
     problems_free(&missing);
-}
-
-const char *recipe_missing_feature(const char *name)
-{
-    static const char *const features[][2] = {
-        {"num_experts", "mixture of experts is not implemented"},
-        {"num_moe_experts", "mixture of experts is not implemented"},
-        {"moe_", "mixture of experts is not implemented"},
-        {"num_local_experts", "mixture of experts is not implemented"},
-        {"mtp_", "multi-token prediction is not implemented"},
-        {"multi_latent_attention", "multi-latent attention is not implemented"},
-        {"q_lora_rank", "multi-latent attention is not implemented"},
-        {"kv_lora_rank", "multi-latent attention is not implemented"},
-        {"use_distributed_optimizer", "set parallel.zero_stage to 1"},
-        {"fp8_recipe", "set precision.matmul_format and precision.scaling"},
-    };
-    for (size_t i = 0; i < sizeof features / sizeof *features; i++)
-        if (strncmp(name, features[i][0], strlen(features[i][0])) == 0)
-            return features[i][1];
-    return NULL;
-}
-
-const char *recipe_near_choice(const char *value, const char *const *names, size_t count)
-{
-    static const char *const pairs[][2] = {{"gpu", "cuda"},     {"GPU", "cuda"},  {"nvidia", "cuda"},
-                                           {"float16", "fp16"}, {"half", "fp16"}, {"bfloat16", "bf16"},
-                                           {"float32", "fp32"}};
-    for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
-        for (size_t i = 0; i < count && strcmp(value, pairs[p][0]) == 0; i++)
-            if (strcmp(names[i], pairs[p][1]) == 0)
-                return names[i];
-    return nearest_name(value, names, count);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Finds rows of the recipe's table by key, alias or short name. */
+/* Finds rows of the recipe's table by key, alias, last word, or by the name of another program. */
 #include "trainer/recipe/recipe_table.h"
 
 #include <stdio.h>
@@ -83,18 +83,30 @@ int recipe_row_find(const char *section, const char *name)
     return -1;
 }
 
+/* The row of this name or alias, if it is in one section only; -1. Not of another program's keys. */
+static int find_unique(const char *name)
+{
+    int found = -1;
+    for (int s = 0; s < recipe_section_count; s++) {
+        const bool assumed = recipe_sections[s].kind == SECTION_ASSUMPTIONS;
+        const int row = assumed ? -1 : recipe_row_find(recipe_sections[s].name, name);
+        if (strcmp(recipe_sections[s].name, name) == 0 || (row >= 0 && found >= 0))
+            return -1;
+        found = row >= 0 ? row : found;
+    }
+    return found;
+}
+
 int recipe_row_find_dotted(const char *key)
 {
-    static const char *const short_names[] = {"tp", "pp", "dp", "cp", "ep"};
-    for (size_t i = 0; i < sizeof short_names / sizeof *short_names; i++)
-        if (strcmp(key, short_names[i]) == 0)
-            return recipe_row_find("parallel", key);
     const char *dot = strchr(key, '.');
     for (int s = 1; s < recipe_section_count && dot == NULL; s++)
         if (recipe_sections[s].short_for != NULL && strcmp(recipe_sections[s].name, key) == 0)
             return recipe_row_find(key, recipe_sections[s].short_for);
-    if (dot == NULL)
-        return recipe_row_find("", key);
+    if (dot == NULL) {
+        const int row = recipe_row_find("", key);
+        return row >= 0 ? row : find_unique(key);
+    }
     char section[32] = "";
     size_t length = (size_t)(dot - key);
     if (length == 0 || length >= sizeof section)
@@ -145,9 +157,10 @@ bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS])
     snprintf(key, RECIPE_KEY_CHARS, "%.*s", (int)strcspn(name, "="), name);
     for (char *c = key; name != argument && *c != 0; c++)
         *c = *c == '-' ? '_' : *c;
-    if (recipe_row_find_dotted(key) >= 0)
-        return true;
-    int row = recipe_row_find_any_section(key);
+    int row = recipe_row_find_dotted(key);
+    if (row >= 0 && strcmp(key, recipe_row_name(&recipe_rows[row])) != 0)
+        return true; // with its section, or short
+    row = row < 0 ? recipe_row_find_any_section(key) : row;
     if (row >= 0)
         snprintf(key, RECIPE_KEY_CHARS, "%s", recipe_rows[row].key);
     return row >= 0;
@@ -171,6 +184,117 @@ int recipe_row_index(const char *key)
     return row;
 }
 
+/* ---- names of other programs ---- */
+
+/* PyTorch, Hugging Face, Megatron-LM, torchtitan, DeepSpeed. An unknown word that is one of these is answered
+ * with the key that does the same. Names that mean exactly the same are aliases of the key instead. */
+
+/* Keys of these names, in any section, and what to use instead. */
+static const char *const foreign_keys[][2] = {
+    {"recompute", "memory.recompute_granularity"},
+    {"recompute_activations", "memory.recompute_granularity=selective"},
+    {"activation_checkpoint", "memory.recompute_granularity"},
+    {"activation_checkpointing", "memory.recompute_granularity"},
+    {"gradient_checkpointing", "memory.recompute_granularity"},
+    {"checkpoint_activations", "memory.recompute_granularity"},
+    {"dir", "checkpoint.save, or logging.run_dir for the whole run"},
+    {"folder", "checkpoint.save, or logging.run_dir for the whole run"},
+    {"save_dir", "checkpoint.save"},
+    {"output_dir", "logging.run_dir"},
+    {"load_dir", "checkpoint.load"},
+    {"resume", "checkpoint.load=auto, which is the default"},
+    {"save_steps", "checkpoint.save_interval"},
+    {"save_total_limit", "checkpoint.keep_last"},
+    {"warmup", "optimizer.lr_warmup_iters"},
+    {"warmup_iters", "optimizer.lr_warmup_iters"},
+    {"warmup_steps", "optimizer.lr_warmup_iters"},
+    {"num_warmup_steps", "optimizer.lr_warmup_iters"},
+    {"betas", "optimizer.adam_beta1 and optimizer.adam_beta2"},
+    {"eps", "optimizer.adam_eps"},
+    {"learning_rate", "optimizer.lr"},
+    {"lr_scheduler", "optimizer.lr_decay_style"},
+    {"lr_scheduler_type", "optimizer.lr_decay_style"},
+    {"max_grad_norm", "optimizer.clip_grad"},
+    {"gradient_clipping", "optimizer.clip_grad"},
+    {"grad_clip", "optimizer.clip_grad"},
+    {"steps", "train.train_iters"},
+    {"num_steps", "train.train_iters"},
+    {"iterations", "train.train_iters"},
+    {"batch_size", "train.global_batch_size, or train.micro_batch_size for one microbatch of one rank"},
+    {"per_device_train_batch_size", "train.micro_batch_size"},
+    {"gradient_accumulation_steps", "train.global_batch_size: it gives the number of microbatches"},
+    {"num_microbatches", "train.global_batch_size: it gives the number of microbatches"},
+    {"dtype", "precision.params_dtype"},
+    {"torch_dtype", "precision.params_dtype"},
+    {"bf16", "precision.params_dtype=bf16"},
+    {"fp16", "precision.params_dtype=fp16"},
+    {"fp8", "precision.matmul_format=hybrid"},
+    {"device", "cluster.device"},
+    {"use_distributed_optimizer", "parallel.zero_stage=1"},
+    {"fsdp", "parallel.zero_stage=3"},
+    {"num_heads", "model.num_attention_heads"},
+    {"dropout", "model.hidden_dropout and model.attention_dropout"},
+};
+
+/* Keys that begin with these words need a feature that does not exist. */
+static const char *const missing_features[][2] = {
+    {"num_experts", "mixture of experts is not implemented"},
+    {"num_moe_experts", "mixture of experts is not implemented"},
+    {"moe_", "mixture of experts is not implemented"},
+    {"num_local_experts", "mixture of experts is not implemented"},
+    {"mtp_", "multi-token prediction is not implemented"},
+    {"multi_latent_attention", "multi-latent attention is not implemented"},
+    {"q_lora_rank", "multi-latent attention is not implemented"},
+    {"kv_lora_rank", "multi-latent attention is not implemented"},
+    {"exit_interval",
+     "stopping after a number of steps is not implemented; use resilience.exit_duration_in_mins, "
+     "or end the run with SIGTERM: it saves first"},
+    {"stop_after",
+     "stopping after a number of steps is not implemented; use resilience.exit_duration_in_mins, "
+     "or end the run with SIGTERM: it saves first"},
+    {"wandb", "Weights & Biases is not supported; metrics.jsonl in the run directory has every step"},
+};
+
+static const char *const foreign_values[][2] = {
+    {"gpu", "cuda"},
+    {"GPU", "cuda"},
+    {"nvidia", "cuda"},
+    {"float16", "fp16"},
+    {"half", "fp16"},
+    {"bfloat16", "bf16"},
+    {"float32", "fp32"},
+    {"rotary", "rope"},
+    {"fp8", "hybrid"},
+    {"float8", "hybrid"},
+    {"learned", "learned_absolute"},
+    {"layernorm", "LayerNorm"},
+    {"rmsnorm", "RMSNorm"},
+};
+
+bool recipe_foreign_key(const char *name, struct text *hint)
+{
+    for (size_t i = 0; i < sizeof foreign_keys / sizeof *foreign_keys; i++)
+        if (strcmp(name, foreign_keys[i][0]) == 0) {
+            text_add(hint, "; use %s", foreign_keys[i][1]);
+            return true;
+        }
+    for (size_t i = 0; i < sizeof missing_features / sizeof *missing_features; i++)
+        if (strncmp(name, missing_features[i][0], strlen(missing_features[i][0])) == 0) {
+            text_add(hint, ": %s", missing_features[i][1]);
+            return true;
+        }
+    return false;
+}
+
+const char *recipe_near_choice(const char *value, const char *const *names, size_t count)
+{
+    for (size_t p = 0; p < sizeof foreign_values / sizeof *foreign_values; p++)
+        for (size_t i = 0; i < count && strcmp(value, foreign_values[p][0]) == 0; i++)
+            if (strcmp(names[i], foreign_values[p][1]) == 0)
+                return names[i];
+    return nearest_name(value, names, count);
+}
+
 /* ---- sections ---- */
 
 const struct recipe_section recipe_sections[] = {
@@ -190,7 +314,7 @@ const struct recipe_section recipe_sections[] = {
     {"profile", SECTION_RUN, "Timelines.", NULL},
     {"resilience", SECTION_RUN, "Fault handling.", NULL},
     {"cluster", SECTION_RUN, "Devices, transports and machines.", NULL},
-    {"assume", SECTION_RUN,
+    {"assume", SECTION_ASSUMPTIONS,
      "What another program does differently, to plan published results. For `cuboid plan` only.",
      .short_for = "programs"},
 };

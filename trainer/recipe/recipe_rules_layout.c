@@ -419,6 +419,19 @@ static bool world_holds(const struct view *v)
     return v->world == 0 ? product <= RULE_MAX_WORLD : product == v->world;
 }
 
+/* " does not divide the 3 ranks (it divides 2 and 4)": the nearest multiples of the ranks of one replica. */
+static void add_nearest_worlds(const struct view *v, struct text *out)
+{
+    const struct recipe_parallel *p = &v->recipe->parallel;
+    const int64_t replica =
+        (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size * p->context_parallel_size;
+    const int64_t below = v->world / replica * replica;
+    text_add(out, " does not divide the %d ranks (it divides ", v->world);
+    if (below > 0)
+        text_add(out, "%lld and ", (long long)below);
+    text_add(out, "%lld)", (long long)(below + replica));
+}
+
 static void world_message(const struct view *v, struct text *out)
 {
     const struct recipe_parallel *p = &v->recipe->parallel;
@@ -435,7 +448,7 @@ static void world_message(const struct view *v, struct text *out)
     else if (fixed)
         text_add(out, " is %.0f ranks, but there are %d", product_of_degrees(v->recipe), v->world);
     else
-        text_add(out, " does not divide the %d ranks", v->world);
+        add_nearest_worlds(v, out);
 }
 
 static bool batch_holds(const struct view *v)

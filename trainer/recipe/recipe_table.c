@@ -97,7 +97,7 @@ const struct recipe_row recipe_rows[] = {
     ROW("parallel.zero_stage", INT, data_parallel.zero_stage, "0",
         "ZeRO stage, sharding over data-parallel ranks: 1 optimizer state, 2 also gradients, 3 also "
         "weights. With 2 and 3, gradients are reduced after each microbatch, layer by layer.",
-        BETWEEN(0, 3)),
+        BETWEEN(0, 3), .aliases = "zero"),
     ROW("parallel.rank_order", TEXT, parallel.rank_order, "tp-cp-ep-dp-pp",
         "Order of the mesh axes from fastest to slowest: neighboring ranks differ in the first."),
     ROW("parallel.overlap_grad_reduce", BOOL, data_parallel.overlap_grad_reduce, "true",
@@ -125,7 +125,7 @@ const struct recipe_row recipe_rows[] = {
         "v, the number of virtual stages (model chunks) per rank.", BETWEEN(1, 1024),
         .derived = "from num_layers_per_virtual_pipeline_stage; else the schedule's own: 1, or 2 where it "
                    "needs several",
-        .aliases = "virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank",
+        .aliases = "vp virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank",
         .one_rank = "1"),
     ROW("pipeline.num_layers_per_virtual_pipeline_stage", INT, pipeline.layers_per_stage, "0",
         "Layers per virtual stage, instead of virtual_stages: v = num_layers / (pipeline_parallel_size x "
@@ -175,9 +175,9 @@ const struct recipe_row recipe_rows[] = {
     ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1",
         "B, samples per microbatch. `auto`: that of the shortest step that fits, by a plan with "
         "`cluster.profile`.",
-        .chosen = true, BETWEEN(1, 1e6)),
+        .chosen = true, BETWEEN(1, 1e6), .aliases = "mbs"),
     ROW("train.global_batch_size", COUNT, train.global_batch_size, NULL, "Samples per step, over all ranks.",
-        BETWEEN(1, 1e8), .example = "32"),
+        BETWEEN(1, 1e8), .aliases = "gbs", .example = "32"),
     ROW("train.train_iters", COUNT, train.train_iters, NULL,
         "Number of training steps. 0: save the initial weights and exit.", BETWEEN(0, 1e12),
         .aliases = "max_steps", .example = "1000"),

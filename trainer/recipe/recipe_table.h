@@ -66,7 +66,8 @@ extern const int recipe_row_count; // at most RECIPE_MAX_ROWS
 enum section_kind {
     SECTION_MATHEMATICS, // what is computed
     SECTION_LAYOUT,      // where it is computed, which changes no result: one rank uses row->one_rank
-    SECTION_RUN          // everything else
+    SECTION_RUN,         // everything else
+    SECTION_ASSUMPTIONS  // about other programs, for plans only
 };
 
 struct recipe_section {
@@ -97,7 +98,8 @@ void recipe_row_choices_text(const struct recipe_row *row, struct text *out);
 
 /* Finds a row by name or alias inside a section; -1: none. */
 int recipe_row_find(const char *section, const char *name);
-/* Finds a row by dotted key, also with an alias ("model.n_layer"), or by tp, pp, dp, cp or ep; -1: none. */
+/* Finds a row by dotted key, also with an alias ("model.n_layer"), or by a name or alias without section that
+ * only one row has ("tp", "lr"; those of `assume` do not count); -1: none. */
 int recipe_row_find_dotted(const char *key);
 /* Finds a row by name in any section; -1: none. */
 int recipe_row_find_any_section(const char *name);
@@ -194,9 +196,12 @@ void recipe_loader_free(struct recipe_loader *loader);
 /* Adds a problem for each missing file that the recipe names and a run reads. schedule: also checks the
  * schedule file, unless it has been read already. */
 void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems);
-/* The missing feature that an unknown key would set, if it is a known one ("mixture of experts is not
- * implemented"); else NULL. */
-const char *recipe_missing_feature(const char *name);
+/* Appends "; did you mean quickstart.yaml?" if `path` does not exist, and its folder has one of a similar
+ * name. */
+void recipe_near_file(const char *path, struct text *hint);
+/* Whether the name of an unknown key, without its section, is one of another program. Appends what to use
+ * instead, "; use optimizer.lr", or that the feature is missing. */
+bool recipe_foreign_key(const char *name, struct text *hint);
 
 /* The one of names[0..count) that a value probably means: by its name in other programs, or else the nearest;
  * or NULL. */

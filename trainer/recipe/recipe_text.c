@@ -239,7 +239,10 @@ static const char intro[] =
     "`cuboid recipe RECIPE [key=value ...]` prints it resolved: every key, its value, and where the value\n"
     "comes from.\n\n"
     "- Command line: a key is written with its section, such as `train.train_iters=20` or\n"
-    "  `pipeline.layout=[3,2]`; `tp`, `pp`, `dp`, `cp` and `ep` are short for the degrees of parallelism.\n"
+    "  `pipeline.layout=[3,2]`.\n"
+    "  A name or alias that only one section has needs none: `lr=3e-4`, `schedule=zb-v`, `tp=2`, `zero=1`,\n"
+    "  `mbs=4`, `gbs=256`, `vp=2`.\n"
+    "- `cuboid help KEY` prints the line of a key.\n"
     "- `auto` derives the value from other keys, where the table says how.\n"
     "- `none` is the absence of text, or an empty list.\n"
     "- `base: other.yaml` merges this recipe over another one; lists are replaced as a whole.\n"
@@ -348,6 +351,65 @@ static void add_reference_row(const struct recipe_row *row, const char *shown, s
         text_add(out, ".");
     text_add(out, " |\n");
 }
+
+/* ---- the help of a key ---- */
+
+/* Appends Markdown as plain text, in lines of at most 100 columns after `indent` spaces. */
+static void add_wrapped(const char *markdown, int indent, struct text *out)
+{
+    enum { WIDTH = 100 };
+    int column = 0;
+    for (const char *at = markdown; *at != 0; at += strspn(at, " ")) {
+        const int length = (int)strcspn(at, " ");
+        const bool first = column == 0;
+        if (first || column + 1 + length > WIDTH) {
+            text_add(out, "%s%*s", first ? "" : "\n", indent, "");
+            column = indent;
+        } else
+            text_add(out, " "), column++;
+        for (int i = 0; i < length; i++)
+            if (at[i] != '`')
+                text_add_bytes(out, at + i, 1), column++;
+        at += length;
+    }
+    text_add(out, "\n");
+}
+
+static void add_help(const struct recipe_row *row, struct text *out)
+{
+    struct text line = {0};
+    text_add(&line, "%s: ", row->key);
+    add_value_cell(row, &line);
+    text_add(&line, row->fallback != NULL || row->derived != NULL ? "; default " : "; ");
+    add_default_cell(row, &line);
+    add_wrapped(line.chars, 0, out);
+    text_free(&line);
+    text_add(&line, "%s", row->help);
+    add_unimplemented(row, &line);
+    if (row->aliases != NULL)
+        text_add(&line, " Also: %s.", row->aliases);
+    add_wrapped(line.chars, 4, out);
+    text_free(&line);
+}
+
+bool recipe_help(const char *name, struct text *out)
+{
+    const size_t before = out->length;
+    for (int s = 1; s < recipe_section_count; s++)
+        if (strcmp(recipe_sections[s].name, name) == 0)
+            text_add(out, "%s: %s\n\n", name, recipe_sections[s].help);
+    const int row = out->length > before ? -1 : recipe_row_find_dotted(name);
+    for (int i = 0; i < recipe_row_count; i++) {
+        char section[RECIPE_KEY_CHARS];
+        snprintf(section, sizeof section, "%.*s", (int)recipe_row_section_length(&recipe_rows[i]),
+                 recipe_rows[i].key);
+        if (i == row || (row < 0 && (strcmp(section, name) == 0 || recipe_row_find(section, name) == i)))
+            add_help(&recipe_rows[i], out);
+    }
+    return out->length > before;
+}
+
+/* ---- the reference page, continued ---- */
 
 static void add_common(struct text *out)
 {

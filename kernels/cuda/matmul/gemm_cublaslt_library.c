@@ -28,7 +28,7 @@ enum status cublaslt_library_open(struct cuda_library *lt)
         return OK;
     return fail(NOT_SUPPORTED,
                 "cluster.device cuda: %s; it requires cuBLASLt 13.0 or newer, from the CUDA toolkit: put "
-                "its folder on LD_LIBRARY_PATH, or use cluster.device cpu",
+                "its folder on LD_LIBRARY_PATH, or use cluster.device=cpu",
                 fail_text());
 }
 

@@ -100,19 +100,19 @@ enum status cuda_gpu_count(int *out)
         return fail(
             NOT_SUPPORTED,
             "cluster.device cuda: the driver is too old: it supports CUDA %d.%d, and this build requires "
-            "%d.%d; install a newer driver, or use cluster.device cpu",
+            "%d.%d; install a newer driver, or use cluster.device=cpu",
             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (error == cudaErrorInsufficientDriver)
         return fail(
             NOT_SUPPORTED,
             "cluster.device cuda: no NVIDIA driver found; it requires one, and an NVIDIA GPU of compute "
-            "capability %d.%d or newer; use cluster.device cpu",
+            "capability %d.%d or newer; use cluster.device=cpu",
             OLDEST_MAJOR, OLDEST_MINOR);
     return fail(
         NOT_SUPPORTED,
         "cluster.device cuda: no GPU found: cudaGetDeviceCount returned \"%s\" (the driver supports CUDA "
         "%d.%d, this build requires %d.%d); it requires an NVIDIA GPU of compute capability %d.%d or "
-        "newer and its driver; use cluster.device cpu",
+        "newer and its driver; use cluster.device=cpu",
         error != cudaSuccess ? cudaGetErrorString(error) : "0", driver / 1000, driver % 1000 / 10,
         runtime / 1000, runtime % 1000 / 10, OLDEST_MAJOR, OLDEST_MINOR);
 }
@@ -138,7 +138,7 @@ enum status cuda_gpu_choose(int index, struct cuda_gpu *out)
             NOT_SUPPORTED,
             "cluster.device cuda: GPU %d, %.60s, has compute capability %d.%d, and this build requires "
             "%d.%d or newer; "
-            "choose another with CUDA_VISIBLE_DEVICES, or use cluster.device cpu",
+            "choose another with CUDA_VISIBLE_DEVICES, or use cluster.device=cpu",
             index, properties.name, gpu.major, gpu.minor, OLDEST_MAJOR, OLDEST_MINOR);
     TRY(cuda_check(NULL, cudaDeviceGetPCIBusId(gpu.bus_id, sizeof gpu.bus_id, index),
                    "cudaDeviceGetPCIBusId"));

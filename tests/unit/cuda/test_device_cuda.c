@@ -44,23 +44,23 @@ Test(device_cuda, reports_missing_gpu_or_driver)
         "cudaGetDeviceCount", 0,
         "cluster.device cuda: no GPU found: cudaGetDeviceCount returned \"no CUDA-capable device is "
         "detected\" (the driver supports CUDA 13.0, this build requires 13.0); it requires an NVIDIA GPU of "
-        "compute capability 8.0 or newer and its driver; use cluster.device cpu");
+        "compute capability 8.0 or newer and its driver; use cluster.device=cpu");
     setenv("EMULATOR_DRIVER", "0", 1);
     expect_open_error(
         "", 0,
         "cluster.device cuda: no NVIDIA driver found; it requires one, and an NVIDIA GPU of compute "
-        "capability 8.0 or newer; use cluster.device cpu");
+        "capability 8.0 or newer; use cluster.device=cpu");
     setenv("EMULATOR_DRIVER", "12040", 1);
     expect_open_error(
         "", 0,
         "cluster.device cuda: the driver is too old: it supports CUDA 12.4, and this build requires 13.0; "
-        "install a newer driver, or use cluster.device cpu");
+        "install a newer driver, or use cluster.device=cpu");
     unsetenv("EMULATOR_DRIVER");
     expect_open_error(
         "cudaDeviceGetAttribute", 0,
         "cluster.device cuda: GPU 0, emulated GPU, has compute capability 7.7, and this build requires "
         "8.0 or newer; "
-        "choose another with CUDA_VISIBLE_DEVICES, or use cluster.device cpu");
+        "choose another with CUDA_VISIBLE_DEVICES, or use cluster.device=cpu");
     expect_open_error("", 3, "cluster.device cuda: this rank needs GPU 3, but this process sees only 1");
 }
 

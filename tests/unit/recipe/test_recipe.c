@@ -2,6 +2,7 @@
 /* Reading a recipe: YAML, values, sections, bases, the command line. Every error message is compared in
  * full. */
 #include "tests/unit/recipe/recipe_case.h"
+#include "trainer/recipe/recipe_table.h"
 
 #include <sys/stat.h>
 
@@ -103,6 +104,29 @@ Test(recipe, layers_are_distributed_evenly)
         }
 }
 
+/* A name or alias that only one section has; a section and a name of several are refused. */
+Test(recipe, unique_names_need_no_section)
+{
+    struct loaded l = load(SMALL,
+                           (const char *const[]){"schedule=gpipe", "lr=0.5", "mbs=2", "gbs=8", "vp=1",
+                                                 "zero=1", "activation=gelu", "tp=2", "dp=2", NULL},
+                           0);
+    cr_assert_str_eq(text_chars(&l.messages), "");
+    cr_expect_str_eq(l.recipe->pipeline.schedule, "gpipe");
+    cr_expect_eq(l.recipe->optimizer.lr, 0.5);
+    cr_expect_eq(l.recipe->train.micro_batch_size, 2);
+    cr_expect_eq(l.recipe->train.global_batch_size, 8);
+    cr_expect_eq(l.recipe->data_parallel.zero_stage, 1);
+    cr_expect_eq(l.recipe->parallel.tensor_parallel_size, 2);
+    loaded_free(&l);
+    FOR_OVERRIDE("train=1", "command line: train is a section; write train.KEY=value\n");
+    for (int i = 0; i < recipe_row_count; i++) { // nothing hides a key at the top
+        const struct recipe_row *row = &recipe_rows[i];
+        if (recipe_row_section_length(row) == 0)
+            cr_expect_eq(recipe_row_find_dotted(row->key), i, "%s", row->key);
+    }
+}
+
 Test(recipe, unknown_keys_name_the_nearest)
 {
     EXPECT_MESSAGES(SMALL "sede: 1\n", "R:5: unknown key sede; did you mean seed?\n");
@@ -111,7 +135,7 @@ Test(recipe, unknown_keys_name_the_nearest)
         "R:5: unknown key parallel.tensor_paralel_size; did you mean parallel.tensor_parallel_size?\n");
     EXPECT_MESSAGES(SMALL "modle: {num_layers: 2}\n", "R:5: unknown key modle; did you mean model?\n");
     EXPECT_MESSAGES(SMALL "train_iters: 5\n",
-                    "R:5: unknown key train_iters; did you mean train.train_iters?\n");
+                    "R:5: unknown key train_iters; in a file, write train: {train_iters: ...}\n");
     EXPECT_MESSAGES(MODEL TRAIN "optimizer: {lr: 1, train_iters: 5}\n" DATA,
                     "R:3: unknown key optimizer.train_iters; did you mean train.train_iters?\n");
     EXPECT_MESSAGES(SMALL "train.train_iters: 5\n",
@@ -125,8 +149,15 @@ Test(recipe, unknown_keys_name_the_nearest)
                     "R:5: pipeline is inside parallel, but it is a top-level section; unindent it\n");
     FOR_OVERRIDE("train.train_iter=5",
                  "command line: unknown key train.train_iter; did you mean train.train_iters?\n");
-    FOR_OVERRIDE("train_iters=5", "command line: unknown key train_iters; did you mean "
-                                  "train.train_iters?\n");
+    FOR_OVERRIDE("memory.recompute=full",
+                 "command line: unknown key memory.recompute; use memory.recompute_granularity\n");
+    FOR_OVERRIDE("optimizer.betas=[0.9,0.95]", "command line: unknown key optimizer.betas; use "
+                                               "optimizer.adam_beta1 and optimizer.adam_beta2\n");
+    FOR_OVERRIDE("recompute=full", "command line: unknown key recompute; use memory.recompute_granularity\n");
+    FOR_OVERRIDE(
+        "position_embedding_type=rotary",
+        "command line: model.position_embedding_type \"rotary\" is not learned_absolute, rope or alibi; "
+        "did you mean rope?\n");
     FOR_OVERRIDE("model.model=5",
                  "command line: unknown key model.model; the keys of model are not nested\n");
     FOR_OVERRIDE("model=5", "command line: model is a section; write model.KEY=value\n");
@@ -538,6 +569,8 @@ Test(recipe, invalid_bases)
         "F/self.yaml:1: base F/self.yaml: is already being read; a recipe cannot be its own base\n");
     expect_file_messages(files, "lost.yaml",
                          "F/lost.yaml:1: base F/nowhere.yaml: No such file or directory\n");
+    expect_file_messages(files, "borken.yml",
+                         "F/borken.yml: No such file or directory; did you mean F/broken.yaml?\n");
     expect_file_messages(files, "list.yaml", "F/list.yaml:1: base expects the path of one recipe\n");
     expect_file_messages(files, "broken.yaml",
                          "F/bad.yaml:2:8: not YAML: mapping values are not allowed in this context; a "

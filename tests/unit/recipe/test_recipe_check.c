@@ -299,7 +299,7 @@ Test(recipe_check, ranks)
         "tp=2", "pp=2", "dp=4");
     WITH_RANKS(8,
                "command line: parallel.tensor_parallel_size 1 x parallel.pipeline_parallel_size 3 does not "
-               "divide the 8 ranks; use parallel.pipeline_parallel_size=2 or 4\n",
+               "divide the 8 ranks (it divides 6 and 9); use parallel.pipeline_parallel_size=2 or 4\n",
                "pp=3");
     WITH("", "tp=4", "pp=4", "dp=65536", "train.global_batch_size=65536");
     WITH("command line: parallel.tensor_parallel_size 4 x parallel.pipeline_parallel_size 5 x "
