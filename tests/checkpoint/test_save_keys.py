@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Keys of saving and loading: finetune, ckpt_step, load_optim, save_optim, save_retain_interval, save_signal and
-exit_duration_in_mins.
+exit_duration_in_mins; and what a resumed run reads if its data change.
 
     test_save_keys.py CUBOID"""
 import json
@@ -105,7 +105,8 @@ def test_finetune():
     # All keys of another model and the fix, also from another rank than the one that prints it.
     done = train("refused", "dp=2", "checkpoint.load=base/checkpoints", *OTHER_MODEL, status=2)
     assert len(done.stderr) > 1200 and all(f"{key.split('=')[0]}=" in done.stderr for key in OTHER_MODEL), done.stderr
-    assert done.stderr.endswith(", or another logging.run_dir or checkpoint.load\n"), done.stderr
+    assert done.stderr.endswith(", or another logging.run_dir or checkpoint.load; with checkpoint.finetune=true the "
+                                "new rows of a larger vocabulary are initialized\n"), done.stderr
     single = "base/checkpoints/step-00000006"
     for load, error in [
             ("nowhere", "nowhere: No such file or directory; use auto, none or a checkpoint directory"),
@@ -158,6 +159,68 @@ def test_full_disk():
                          rf"disk(/a)?; remove files there, or {elsewhere} a directory on another", done.stderr), done
 
 
+def blend(weights, count):
+    """The source of each sample: the one that is furthest behind its share."""
+    given, chosen = [0] * len(weights), []
+    for i in range(count):
+        lag = [w * max(i, 1) / sum(weights) - c for w, c in zip(weights, given)]
+        chosen.append(max(range(len(lag)), key=lambda k: (round(lag[k], 9), -k)))
+        given[chosen[-1]] += 1
+    return chosen
+
+
+def mix(*sources):
+    return "data.train=[" + ", ".join(f"{{path: {path}, weight: {weight}}}" for path, weight in sources) + "]"
+
+
+def losses(name, key="loss"):
+    with open(f"{name}/metrics.jsonl", encoding="utf-8") as file:
+        return [line[key] for line in map(json.loads, file) if key in line]
+
+
+def test_data_changes():
+    """The model never changes, so the loss of a step identifies its sample: each source continues after what it
+    gave. The evaluation does not notice."""
+    for number, name in enumerate(("first", "second", "third", "valid")):
+        write_dataset(name, [(i * i + 31 * number) % 250 for i in range(129 + 8 * number)])
+    still = ["optimizer.lr=1e-30", "optimizer.weight_decay=0", "model.init_method_std=0.5", "data.valid=valid",
+             "train.eval_interval=6", "train.eval_iters=1", "model.position_embedding_type=rope"]
+    one, strict = [*still, "train.global_batch_size=1"], "data.strict=true"
+    halves = mix(("first", .5), ("second", .5))
+    train("even", *one, halves, "train.train_iters=60")
+    order = {name: losses("even")[k::2] for k, name in enumerate(("first", "second"))}
+    train("alone", *one, mix(("second", 1), ("first", 1), ("third", 1)), "train.train_iters=60")
+    order["third"] = losses("alone")[2::3]
+    read, expected = {name: iter(values) for name, values in order.items()}, []
+    for steps_now, *sources in [(12, ("first", .5), ("second", .5)), (12, ("first", .9), ("second", .1)),
+                                (6, ("second", 1)), (12, ("first", 2), ("third", 1), ("second", 1))]:
+        done = train("changes", *one, mix(*sources), strict, f"train.train_iters={len(expected) + steps_now}")
+        names = [sources[k][0] for k in blend([weight for _, weight in sources], steps_now)]
+        expected += [next(read[name]) for name in names]
+        assert losses("changes") == expected, sources
+    assert len(set(losses("changes", "valid_loss"))) == 1 and len(losses("changes", "valid_loss")) == 7
+    for change in ("1 (first): from sample 30 on 50 % of the samples, until then 0 %; it continues after 16 samples",
+                   "2 (third): from sample 30 on 25 % of the samples, until then 0 %; it continues after 0 samples"):
+        assert f"data.train source {change}\n" in done.stdout, done.stdout
+    # Another layout and batch size, in the background, and a copy of the checkpoint for another layout.
+    last = [mix(("first", 2), ("third", 1), ("second", 1)), strict]
+    subprocess.run([CUBOID, "checkpoint", "reshard", "changes/checkpoints", "-o", "copy"], check=True, timeout=100,
+                   capture_output=True)
+    for name, load, *keys in [("a", "changes/checkpoints"), ("b", "changes/checkpoints", "dp=2"), ("c", "copy"),
+                              ("d", "copy", "dp=2", "checkpoint.async_save=true", "parallel.zero_stage=2")]:
+        train(f"wide-{name}", *still, *last, f"checkpoint.load={load}", "train.train_iters=45", *keys)
+        train(f"wide-{name}", *still, *last, f"checkpoint.load={load}", "train.train_iters=50", *keys)
+        assert len(losses(f"wide-{name}")) == 8 and losses(f"wide-{name}") == losses("wide-a"), name
+    # Samples of another length: a part of an epoch repeats, which is refused or reported.
+    done = train("changes", *one, *last, "train.train_iters=44", "model.seq_length=16", status=2)
+    assert "data.strict: data.train source 1 (first): another model.seq_length (8, now 16) moves its samples: it " \
+        "continues after 37.5 % of epoch 2; about 2 of the 8 samples of this epoch repeat text, and as much text is " \
+        "skipped; data.train source 2 (third)" in done.stderr, done.stderr
+    # One of the three sources is at the end of an epoch.
+    done = train("changes", *one, last[0], "train.train_iters=44", "model.seq_length=16")
+    assert done.stderr.count("repeat text, and as much text is skipped (data.strict=true makes this") == 2, done.stderr
+
+
 def wait_for(condition):
     for _ in range(2000):
         if condition():
@@ -206,6 +269,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_blocked()
     test_full_disk()
     test_retain()
+    test_data_changes()
     test_signals()
     os.chdir("/")
 print("save_keys: ok")

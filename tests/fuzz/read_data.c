@@ -72,7 +72,7 @@ static void read_fingerprint(const struct fuzz_input *input)
     bool is_recorded;
     fuzz_write(input, "data.json", input->bytes, input->size, NULL);
     fuzz_require(data_open(&config, &data) == OK, "data are opened");
-    if (data_fingerprint_compare(data, input->folder, &is_recorded, &changes) == OK)
+    if (data_fingerprint_compare(data, input->folder, NULL, &is_recorded, &changes) == OK)
         fuzz_require(is_recorded || changes.length > 0, "what cannot be compared has a reason");
     data_close(data);
     text_free(&prefix);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Loading: what to load, and what to warn of. */
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_data.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_state.h"
 #include "trainer/checkpoint/distribute/checkpoint_exchange.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/data/data_fingerprint.h"
+#include "trainer/data/data_resume.h"
 #include "trainer/engine/agree.h"
 #include "trainer/optimizer/learning_rate.h"
 
@@ -120,9 +122,9 @@ static void report_new_rows(const struct rank_state *w, const struct checkpoint_
                    model->init_method_std);
 }
 
-/* Compares the checkpoint with the recipe. */
+/* Compares the checkpoint with the recipe. On rank 0, appends the order of the data to `order`. */
 static enum status check_here(struct rank_state *w, const struct checkpoint_source *source,
-                              enum checkpoint_use use)
+                              enum checkpoint_use use, struct text *order)
 {
     const struct manifest *m = &source->manifest;
     const bool may_grow = use == CHECKPOINT_FINETUNE;
@@ -135,18 +137,16 @@ static enum status check_here(struct rank_state *w, const struct checkpoint_sour
                                    "initialized",
                              may_grow));
     TRY(check_tensors(w, source, loads_moments(w, use), may_grow));
-    if (use == CHECKPOINT_RESUME && w->world->rank == 0 && w->run->data != NULL)
-        TRY(data_fingerprint_check(w->run->data, source->folder, w->run->recipe->data.strict));
-    return OK;
+    return use == CHECKPOINT_RESUME && w->world->rank == 0 ? checkpoint_data_check(w, source, order) : OK;
 }
 
 /* Opens the checkpoint and compares it with the recipe. *folder: freed by the caller. */
 static enum status open_here(struct rank_state *w, const char *path, enum checkpoint_use use, char **folder,
-                             struct checkpoint_source *source)
+                             struct checkpoint_source *source, struct text *order)
 {
     TRY(checkpoint_resolve(path, folder));
     TRY(checkpoint_source_open(*folder, w->world->rank, source));
-    return check_here(w, source, use);
+    return check_here(w, source, use, order);
 }
 
 /* On machines that do not share the folder, ranks could resume from different checkpoints. */
@@ -167,14 +167,17 @@ static enum status check_same(struct rank_state *w, const struct checkpoint_sour
     return OK;
 }
 
+/* order: of the data, on rank 0. */
 static enum status load_opened(struct rank_state *w, struct checkpoint_source *source,
-                               enum checkpoint_use use)
+                               enum checkpoint_use use, struct text *order)
 {
     struct loss_scale loss_scale;
     const struct manifest *m = &source->manifest;
     TRY(rank_agree(w, exchange_load(w, source, loads_moments(w, use))));
     TRY(state_load_amax(w, source));
     TRY(state_load_loss_scale(w, source, &loss_scale));
+    if (use == CHECKPOINT_RESUME)
+        TRY(checkpoint_data_continue(w, order));
     if (use == CHECKPOINT_RESUME && w->world->rank == 0)
         warn_of_changes(w, source);
     if (use == CHECKPOINT_FINETUNE && w->world->rank == 0)
@@ -191,16 +194,18 @@ static enum status load_opened(struct rank_state *w, struct checkpoint_source *s
 static enum status load_on_all(struct rank_state *w, const char *path, enum checkpoint_use use, bool *broken)
 {
     char *folder = NULL;
+    struct text order = {0};
     struct checkpoint_source source = {.folder = NULL};
-    enum status status = rank_agree(w, open_here(w, path, use, &folder, &source));
+    enum status status = rank_agree(w, open_here(w, path, use, &folder, &source, &order));
     *broken = false;
     if (status == OK)
         status = check_same(w, &source);
     if (status == OK) {
-        status = load_opened(w, &source, use);
+        status = load_opened(w, &source, use, &order);
         *broken = status == BAD_CHECKPOINT;
     }
     checkpoint_source_close(&source);
+    text_free(&order);
     free(folder);
     return status;
 }
@@ -215,16 +220,18 @@ enum status checkpoint_load(struct rank_state *w, const char *path, enum checkpo
 static enum status load_from_memory(struct rank_state *w, struct memory_checkpoints *memory, const char *path,
                                     bool *broken)
 {
+    struct text order = {0};
     struct checkpoint_source source = {.folder = NULL};
     enum status status = memory_checkpoints_source(memory, path, &source);
     *broken = status == BAD_CHECKPOINT;
     if (status == OK)
-        status = rank_agree(w, check_here(w, &source, CHECKPOINT_RESUME));
+        status = rank_agree(w, check_here(w, &source, CHECKPOINT_RESUME, &order));
     if (status == OK) {
-        status = load_opened(w, &source, CHECKPOINT_RESUME);
+        status = load_opened(w, &source, CHECKPOINT_RESUME, &order);
         *broken = status == BAD_CHECKPOINT;
     }
     checkpoint_source_close(&source);
+    text_free(&order);
     return status;
 }
 
@@ -344,8 +351,10 @@ enum status checkpoint_load_newest(struct rank_state *w, struct memory_checkpoin
         return OK;
     // Fingerprint the data at the start, for the checkpoints of this run.
     if (first && w->run->data != NULL) {
-        const struct text *fingerprint;
-        status = data_fingerprint(w->run->data, &fingerprint);
+        const struct text *text;
+        status = data_fingerprint(w->run->data, &text);
+        if (status == OK)
+            status = data_order_record(w->run->data, &text);
     }
     TRY(rank_agree(w, status));
     TRY(load_own(w, memory, after, out));

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data.h"
 
-#include "base/philox.h"
-#include "trainer/data/data_blend.h"
-#include "trainer/data/data_part.h"
+#include "trainer/data/data_state.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,30 +9,6 @@
 #include <string.h>
 
 enum { SOURCES_MAX = 4096 };
-
-/* The sources of one split. `part[i].dataset` is a source of data->train, or of data->valid. */
-struct data_mix {
-    int count;
-    struct data_part *parts;
-    struct blend *blend;
-};
-
-struct data_list {
-    int count;
-    struct dataset **datasets;
-    double *weights;
-};
-
-struct data {
-    int64_t seq_length, vocab_size;
-    struct document_marks marks;
-    bool mock;
-    struct philox random[DATA_SPLITS]; // tokens of mock data
-    char split[64];                    // as configured, for messages; "" with a validation list
-    struct data_list train, valid;
-    struct data_mix mixes[DATA_SPLITS];
-    struct text fingerprint;
-};
 
 static const char *const split_names[DATA_SPLITS] = {"train", "valid", "test"};
 
@@ -190,7 +164,8 @@ static enum status make_mix(struct data_mix *mix, const struct data_list *list, 
                             const double share[DATA_SPLITS], const struct data_config *config)
 {
     mix->parts = calloc((size_t)list->count, sizeof *mix->parts);
-    if (mix->parts == NULL)
+    mix->offsets = calloc((size_t)list->count, sizeof *mix->offsets);
+    if (mix->parts == NULL || mix->offsets == NULL)
         return fail(NO_MEMORY, "no memory for %d sources", list->count);
     for (int i = 0; i < list->count; i++) {
         int64_t first = 0, end = dataset_documents(list->datasets[i]);
@@ -217,6 +192,7 @@ static void free_mix(struct data_mix *mix)
     for (int i = 0; i < mix->count; i++)
         data_part_fini(&mix->parts[i]);
     free(mix->parts);
+    free(mix->offsets);
     blend_destroy(mix->blend);
 }
 
@@ -233,7 +209,6 @@ static void make_mock(struct data *d, uint64_t seed)
 
 static enum status open_all(struct data *d, const struct data_config *c)
 {
-    TRY(check_config(c));
     *d = (struct data){
         .seq_length = c->seq_length,
         .vocab_size = c->vocab_size,
@@ -243,7 +218,11 @@ static enum status open_all(struct data *d, const struct data_config *c)
                   .eod_mask_loss = c->eod_mask_loss,
                   .pack_documents = c->pack_documents && !c->mock},
         .mock = c->mock,
+        .seed = c->seed,
+        .truncate_documents = c->truncate_documents,
     };
+    CHECK(pthread_mutex_init(&d->lock, NULL) == 0);
+    TRY(check_config(c));
     if (c->mock) {
         make_mock(d, c->seed);
         return OK;
@@ -285,6 +264,8 @@ void data_close(struct data *data)
     close_list(&data->train);
     close_list(&data->valid);
     text_free(&data->fingerprint);
+    text_free(&data->order);
+    pthread_mutex_destroy(&data->lock);
     free(data);
 }
 
@@ -439,7 +420,9 @@ enum status data_sample(struct data *data, enum data_split split, uint64_t sampl
         return data_require(data, split);
     int source = 0;
     uint64_t ordinal = 0;
-    blend_at(mix->blend, sample, &source, &ordinal);
+    CHECK(sample >= (uint64_t)mix->from);
+    blend_at(mix->blend, sample - (uint64_t)mix->from, &source, &ordinal);
+    ordinal += (uint64_t)mix->offsets[source];
     if (mix->parts[source].samples == 0)
         return refuse_part(data, split, source);
     return data_part_sample(&mix->parts[source], ordinal, data->vocab_size, tokens, marks);

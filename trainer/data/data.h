@@ -4,7 +4,8 @@
  * layout asks for the same numbers on other ranks.
  *
  *     sample 1234567
- *       -> blend        source 2, its 411522nd sample             a table that repeats; see data_blend.h
+ *       -> blend        source 2, its 411522nd sample             a table that repeats; see data_blend.h, and
+ *                                                                 data_order.h if the blend changed
  *       -> epoch        epoch 3, sample 8871 of that epoch        division by the samples of an epoch
  *       -> shuffle      sample k = 60214                          a permutation keyed by seed, source, epoch
  *       -> tokens       k*S .. k*S + S of that epoch's documents  shuffled likewise, concatenated

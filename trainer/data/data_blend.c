@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { EXACT_PERIODS = 1 << 16, ROUNDED_PERIOD = 1 << 20 };
 
@@ -142,4 +143,18 @@ int64_t blend_share(const struct blend *blend, int source, int64_t *period)
 {
     *period = blend->period;
     return blend->share[source];
+}
+
+void blend_counts(const struct blend *blend, int64_t samples, int64_t *counts)
+{
+    for (int k = 0; k < blend->count; k++)
+        counts[k] = samples / blend->period * blend->share[k];
+    for (int64_t i = 0; i < samples % blend->period; i++)
+        counts[blend->source[i]]++;
+}
+
+bool blend_equal(const struct blend *a, const struct blend *b)
+{
+    return a->count == b->count && a->period == b->period &&
+           memcmp(a->share, b->share, (size_t)a->count * sizeof *a->share) == 0;
 }

@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct blend;
@@ -28,3 +29,9 @@ void blend_at(const struct blend *blend, uint64_t sample, int *source, uint64_t 
 
 /* Samples of a source in one period, and the period. */
 int64_t blend_share(const struct blend *blend, int source, int64_t *period);
+
+/* Samples of each source, counts[count], among the first `samples` of the blend. */
+void blend_counts(const struct blend *blend, int64_t samples, int64_t *counts);
+
+/* True if both choose the same source for every sample. */
+bool blend_equal(const struct blend *a, const struct blend *b);

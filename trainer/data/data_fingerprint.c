@@ -48,10 +48,9 @@ static enum status add_blocks(const struct dataset *source, int64_t most, void *
     return OK;
 }
 
-static enum status add_source(const struct dataset *source, int64_t most, void *buffer, struct text *out)
+/* Everything but the path, the mask and the blocks. */
+static void add_facts(const struct dataset *source, struct text *out)
 {
-    text_add(out, "{\"path\": ");
-    text_add_json(out, dataset_prefix(source));
     text_add(out,
              ", \"dtype\": \"%s\", \"sequences\": %" PRId64 ", \"documents\": %" PRId64
              ", \"tokens\": %" PRId64 ",\n  \"index_bytes\": %" PRId64 ", \"index_xxh3\": \"%016" PRIx64
@@ -59,11 +58,33 @@ static enum status add_source(const struct dataset *source, int64_t most, void *
              dataset_type_name(source), dataset_sequences(source), dataset_documents(source),
              dataset_tokens(source), dataset_index_bytes(source), dataset_index_checksum(source),
              dataset_bin_bytes(source));
+}
+
+static enum status add_source(const struct dataset *source, int64_t most, void *buffer, struct text *out)
+{
+    text_add(out, "{\"path\": ");
+    text_add_json(out, dataset_prefix(source));
+    add_facts(source, out);
     if (dataset_has_mask(source))
         text_add(out, "\"loss_mask_xxh3\": \"%016" PRIx64 "\",\n  ", dataset_mask_checksum(source));
     TRY(add_blocks(source, most, buffer, out));
     text_add(out, "}");
     return OK;
+}
+
+enum status data_content(const struct dataset *source, uint64_t *out)
+{
+    struct text facts = {0};
+    void *buffer = malloc(DATASET_BLOCK_BYTES);
+    if (buffer == NULL)
+        return fail(NO_MEMORY, "no memory for the checksums of the data");
+    add_facts(source, &facts);
+    enum status status = add_blocks(source, MIN_BLOCKS, buffer, &facts);
+    *out = checksum_of(text_chars(&facts), facts.length);
+    *out += *out == 0; // 0: unknown
+    text_free(&facts);
+    free(buffer);
+    return status;
 }
 
 static enum status add_lists(const struct data *data, void *buffer, struct text *out)
@@ -183,20 +204,24 @@ static enum status compare_source(const struct dataset *source, const json_t *th
     return compare_blocks(source, then, buffer, out);
 }
 
+/* positions: of each source in `then`, -1: none; NULL: that in its own list. */
 static enum status compare_list(const struct data *data, enum data_split list, const json_t *then,
-                                void *buffer, struct text *changes)
+                                const int *positions, void *buffer, struct text *changes)
 {
     int count = source_count(data, list), before = (int)json_array_size(then);
     // Only mock data has no source to train on.
     const char *mock = list == DATA_TRAIN ? " (data.mock_data)" : "";
-    if (count != before)
+    if (positions == NULL ? count != before : (count == 0) != (before == 0))
         text_add(changes, "%sdata.%s: number of sources changed from %d%s to %d%s",
                  changes->length > 0 ? "\n" : "", lists[list], before, before == 0 ? mock : "", count,
                  count == 0 ? mock : "");
-    for (int i = 0; i < count && i < before; i++) {
+    for (int i = 0; i < count; i++) {
         struct text why = {0};
+        const int at = positions != NULL ? positions[i] : i;
         const struct dataset *source = data_source(data, list, i);
-        enum status status = compare_source(source, json_array_get(then, (size_t)i), buffer, &why);
+        if (at < 0 || at >= before)
+            continue;
+        enum status status = compare_source(source, json_array_get(then, (size_t)at), buffer, &why);
         if (status == OK && why.length > 0)
             text_add(changes, "%sdata.%s source %d (%s): %s", changes->length > 0 ? "\n" : "", lists[list],
                      i + 1, dataset_prefix(source), why.chars);
@@ -208,7 +233,7 @@ static enum status compare_list(const struct data *data, enum data_split list, c
 
 /* BAD_DATA: not a record of the datasets. */
 static enum status compare(const struct data *data, const char *path, const struct text *file,
-                           struct text *changes)
+                           const int *positions, struct text *changes)
 {
     json_error_t why;
     json_t *root = json_read(text_chars(file), file->length, 0, &why);
@@ -220,22 +245,22 @@ static enum status compare(const struct data *data, const char *path, const stru
         if (buffer == NULL)
             status = fail(NO_MEMORY, "%s: no memory to compare the data", path);
         for (int list = 0; list < LISTS && status == OK; list++)
-            status = compare_list(data, (enum data_split)list, json_object_get(root, lists[list]), buffer,
-                                  changes);
+            status = compare_list(data, (enum data_split)list, json_object_get(root, lists[list]),
+                                  list == DATA_TRAIN ? positions : NULL, buffer, changes);
         free(buffer);
     }
     json_decref(root);
     return status;
 }
 
-enum status data_fingerprint_compare(struct data *data, const char *folder, bool *is_recorded,
-                                     struct text *changes)
+enum status data_fingerprint_compare(const struct data *data, const char *folder, const int *positions,
+                                     bool *is_recorded, struct text *changes)
 {
     struct text path = {0}, file = {0};
     text_add(&path, "%s/data.json", folder);
     enum status status = file_read_small(path.chars, MAX_FILE_BYTES, &file);
     if (status == OK)
-        status = compare(data, path.chars, &file, changes);
+        status = compare(data, path.chars, &file, positions, changes);
     *is_recorded = status == OK;
     if (status != OK && status != NO_MEMORY) {
         text_add(changes, "%s", fail_text());
@@ -278,11 +303,12 @@ static enum status refuse_changes(const char *folder, bool is_recorded, struct t
                 folder, changes->chars);
 }
 
-enum status data_fingerprint_check(struct data *data, const char *folder, bool strict)
+enum status data_fingerprint_check(const struct data *data, const char *folder, const int *positions,
+                                   bool strict)
 {
     struct text changes = {0};
     bool is_recorded;
-    enum status status = data_fingerprint_compare(data, folder, &is_recorded, &changes);
+    enum status status = data_fingerprint_compare(data, folder, positions, &is_recorded, &changes);
     if (status == OK && changes.length > 0 && strict)
         status = refuse_changes(folder, is_recorded, &changes);
     else if (status == OK && changes.length > 0)

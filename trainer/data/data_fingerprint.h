@@ -11,8 +11,8 @@
  *
  * The checksum of the index covers the whole file and is computed when the dataset is opened; of the ids, it
  * covers at most DATASET_BLOCKS blocks (dataset_blocks.h): a few milliseconds for any size, and all bytes of
- * a small file. With more than 16 sources each has fewer blocks, at least 4. Sources are compared by their
- * position in the list: a dataset may be moved to another folder. */
+ * a small file. With more than 16 sources each has fewer blocks, at least 4. A
+ * dataset may be moved to another folder. */
 #pragma once
 
 #include "trainer/data/data.h"
@@ -20,12 +20,19 @@
 /* Returns the text of data.json; computed by the first call, and constant afterwards. */
 MUST_USE enum status data_fingerprint(struct data *data, const struct text **out);
 
-/* Compares the data with FOLDER/data.json. Appends one line per difference to `changes`, separated by
- * newlines, without one at the end; nothing if there is no difference. If this file is missing or damaged,
- * `is_recorded` is false, and `changes` says why. */
-MUST_USE enum status data_fingerprint_compare(struct data *data, const char *folder, bool *is_recorded,
-                                              struct text *changes);
+/* A checksum of one dataset, of its sizes, its index and at most 4 blocks: the same wherever it is stored and
+ * with whatever other sources it is read; never 0. */
+struct dataset;
+MUST_USE enum status data_content(const struct dataset *source, uint64_t *out);
+
+/* Compares the data with FOLDER/data.json. positions: of each source of data.train in the list recorded
+ * there, -1: not in it; NULL: the lists have the same order. Appends one line per difference to `changes`,
+ * separated by newlines, without one at the end; nothing if there is no difference. If this file is missing
+ * or damaged, `is_recorded` is false, and `changes` says why. */
+MUST_USE enum status data_fingerprint_compare(const struct data *data, const char *folder,
+                                              const int *positions, bool *is_recorded, struct text *changes);
 
 /* Compares, and reports the changes or that they cannot be detected: as warnings on standard error, or as
  * BAD_DATA with data.strict. */
-MUST_USE enum status data_fingerprint_check(struct data *data, const char *folder, bool strict);
+MUST_USE enum status data_fingerprint_check(const struct data *data, const char *folder, const int *positions,
+                                            bool strict);

@@ -31,10 +31,15 @@ void data_part_init(struct data_part *part, const struct dataset *dataset, int64
         .seq_length = seq_length,
         .samples = tokens > 0 ? (tokens - 1) / seq_length : 0,
         .longest = -1,
-        .document_order = order_named(seed, name, "documents"),
-        .sample_order = order_named(seed, name, "samples"),
     };
+    data_part_rename(part, seed, name);
     CHECK(pthread_mutex_init(&part->lock, NULL) == 0);
+}
+
+void data_part_rename(struct data_part *part, uint64_t seed, const char *name)
+{
+    part->document_order = order_named(seed, name, "documents");
+    part->sample_order = order_named(seed, name, "samples");
 }
 
 void data_part_fini(struct data_part *part)

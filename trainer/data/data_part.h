@@ -53,6 +53,9 @@ void data_part_init(struct data_part *part, const struct dataset *dataset, int64
                     int64_t seq_length, uint64_t seed, const char *name);
 void data_part_fini(struct data_part *part);
 
+/* Changes the keys of the shuffles, before the first sample is read. */
+void data_part_rename(struct data_part *part, uint64_t seed, const char *name);
+
 /* Packs the documents of an initialized part. Only the first S tokens of a longer one are used: the caller
  * decides whether that is an error. NO_MEMORY; BAD_RECIPE for too many documents; IO_ERROR of the mask. */
 MUST_USE enum status data_part_pack(struct data_part *part);

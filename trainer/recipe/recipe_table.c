@@ -335,7 +335,9 @@ const struct recipe_row recipe_rows[] = {
         "it."),
     ROW("data.strict", BOOL, data.strict, "false",
         "Refuse to resume from a checkpoint whose datasets differ from this run's in size, index or "
-        "a sample of 64 blocks of each. `false`: warn."),
+        "a sample of 64 blocks of each, or if samples would be skipped or repeated because their "
+        "borders change, such as with another seq_length. `false`: warn. Another blend is no such "
+        "change: each source continues after the samples that it gave."),
 
     ROW("tokenizer.tokenizer_type", CHOICE, tokenizer.tokenizer_type, "byte",
         "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257 ids. `none`: the "

@@ -51,6 +51,11 @@ static void check_blend(const double *weights, int count, int64_t samples)
         cr_assert(fabs((double)given[source] - due) < 1.0 + log(count), "sample %d: %d given, %g due", (int)i,
                   (int)given[source], due);
     }
+    int64_t *counts = calloc((size_t)count, sizeof *counts);
+    blend_counts(b, samples, counts);
+    for (int k = 0; k < count; k++)
+        cr_assert_eq(counts[k], (int64_t)given[k]);
+    free(counts);
     free(given);
     blend_destroy(b);
 }

@@ -77,8 +77,9 @@ static struct text changes_of(const struct fixture *f, bool *is_recorded)
 {
     struct text changes = {0};
     struct data *data = open_data(f);
-    cr_assert_eq(data_fingerprint_compare(data, f->folder, is_recorded, &changes), OK, "%s", fail_text());
-    cr_assert_eq(data_fingerprint_check(data, f->folder, true), changes.length > 0 ? BAD_DATA : OK);
+    cr_assert_eq(data_fingerprint_compare(data, f->folder, NULL, is_recorded, &changes), OK, "%s",
+                 fail_text());
+    cr_assert_eq(data_fingerprint_check(data, f->folder, NULL, true), changes.length > 0 ? BAD_DATA : OK);
     cr_assert(changes.length == 0 || strstr(fail_text(), "data.strict") != NULL, "%s", fail_text());
     cr_assert(changes.length == 0 || (strstr(fail_text(), "the data changed") != NULL) == *is_recorded, "%s",
               fail_text());

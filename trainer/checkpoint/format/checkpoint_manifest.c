@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include "trainer/checkpoint/format/checkpoint_tiling.h"
+#include "trainer/data/data_resume.h"
 #include "trainer/files/checksum.h"
 
 #include <stdio.h>
@@ -193,7 +194,15 @@ enum status manifest_begin(const struct rank_state *state, const struct save_ide
     TRY(manifest_begin_recipe(state->run->recipe, &state->mesh, identity, out));
     out->consumed_samples = rank_consumed_samples(state);
     out->skipped_steps = state->skipped;
-    return OK;
+    const struct text *order;
+    if (state->run->data == NULL)
+        return OK;
+    const enum status status = data_order_record(state->run->data, &order);
+    if (status == OK)
+        text_add_bytes(&out->data_order, order->chars, order->length);
+    else
+        manifest_free(out);
+    return status;
 }
 
 enum status manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
@@ -212,6 +221,7 @@ enum status manifest_begin_copy(const struct manifest *from, const struct mesh *
     if (out->model == NULL)
         return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
     memcpy(out->model, from->model, (size_t)from->model_count * sizeof *out->model);
+    text_add_bytes(&out->data_order, text_chars(&from->data_order), from->data_order.length);
     layout_of(&mesh->degrees, out);
     order_text(mesh, out->rank_order);
     return OK;
@@ -279,6 +289,7 @@ enum status manifest_add_rank(struct manifest *m, int rank)
 
 void manifest_free(struct manifest *m)
 {
+    text_free(&m->data_order);
     free(m->model);
     free(m->files);
     free(m->tensors);

@@ -305,6 +305,20 @@ static enum status take_identity(const struct reader *r, const json_t *root)
     return is_hex(identity->save, SAVE_CHARS - 1) ? OK : lacks(r, "save");
 }
 
+/* The record of the data is kept as text: its values are read by a run that resumes. */
+static enum status take_data_order(const struct reader *r, const json_t *root)
+{
+    const json_t *order = json_object_get(root, "data_order");
+    if (order == NULL)
+        return OK;
+    char *chars = json_is_object(order) ? json_dumps(order, JSON_COMPACT) : NULL;
+    if (chars == NULL)
+        return lacks(r, "data_order");
+    text_add(&r->out->data_order, "%s", chars);
+    free(chars);
+    return OK;
+}
+
 static enum status take_all(const struct reader *r, const json_t *root)
 {
     int64_t version = 0;
@@ -323,6 +337,7 @@ static enum status take_all(const struct reader *r, const json_t *root)
     TRY(take_count(r, root, "consumed_samples", &r->out->consumed_samples));
     TRY(take_seed(r, root));
     TRY(take_loss_scale(r, root));
+    TRY(take_data_order(r, root));
     TRY(take_model(r, root));
     TRY(take_layout(r, root));
     if (version > 1)

@@ -58,6 +58,8 @@ void manifest_text(const struct manifest *m, struct text *out)
              (unsigned long long)m->seed);
     if (m->skipped_steps > 0)
         text_add(out, "\"skipped_steps\": %lld,\n", (long long)m->skipped_steps);
+    if (m->data_order.length > 0)
+        text_add(out, "\"data_order\": %s,\n", m->data_order.chars);
     text_add(out, "\"model\": {");
     for (int i = 0; i < m->model_count; i++) {
         text_add(out, "%s\"%s\": ", i > 0 ? ", " : "", m->model[i].name);
