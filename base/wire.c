@@ -176,7 +176,7 @@ int wire_connect_local(const char *name)
 {
     char line[512], full[LOCAL_CHARS], digits[17];
     int found = -1;
-    FILE *list = fopen("/proc/net/unix", "re");
+    FILE *list = fopen("/proc/self/net/unix", "re");
     while (list != NULL && found < 0 && fgets(line, sizeof line, list) != NULL) {
         const char *at = strchr(line, '@');
         const size_t length = strlen(name);

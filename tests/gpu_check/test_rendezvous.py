@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Processes without MPI, on emulated GPUs: with the variables of torchrun, of a Kubernetes job, and of plain srun.
+"""Processes without MPI, on emulated GPUs: with the variables of torchrun, of a Kubernetes job, and of plain srun; as
+root also with another user who takes every name on the machine that can be computed.
 
     test_rendezvous.py CUBOID"""
+import fcntl
 import json
 import os
 import re
@@ -83,6 +85,63 @@ def run_with_stopped(name, variables, victim):
     return [child.returncode for child in children], "".join(outputs), children[victim].pid
 
 
+def name_of(kind, text):
+    value = 0xcbf29ce484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001b3 % 2**64
+    return f"cuboid-{kind}{os.getuid()}-{{}}{value:016x}"
+
+
+class OtherUser:
+    """Takes the names of a job of srun(): its page, which it keeps locked, its server and its report."""
+    def __enter__(self):
+        job = f"  {PORT}.0 {socket.gethostname()}"
+        self.page = "/dev/shm/" + name_of("", job).format("")
+        variables = "".join(["-", "-", PORT, "0", "-", "-", "-", "-"])
+        names = [name_of("store-", job).format("") + "-0", name_of("missing-", variables).format("srun-")]
+        ends = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+            page = os.open(self.page, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(page, 0o666)
+            os.ftruncate(page, 1 << 20)
+            fcntl.lockf(page, fcntl.LOCK_EX)
+            for name in names:
+                listening = socket.socket(socket.AF_UNIX)
+                listening.bind("\0" + name)
+                listening.listen()
+                os.set_inheritable(listening.detach(), False)
+            os.write(ends[1], b"x")
+            signal.pause()
+        os.close(ends[1])
+        assert os.read(ends[0], 1) == b"x"
+        os.close(ends[0])
+        return self
+
+    def __exit__(self, *_):
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+        os.remove(self.page)
+
+
+def test_other_user():
+    """The job runs, and reports a stopped rank; each process warns that the page is not its own."""
+    if os.getuid() != 0:
+        print("needs root, to be two users: test_other_user skipped")
+        return
+    os.environ.pop("XDG_RUNTIME_DIR", None)
+    with OtherUser() as other:
+        warning = f"warning: {other.page} is no private file of this user (owner 65534, mode 100666, 1 links)"
+        result = run("attacked", srun)
+        expect("another user", result[0] == [0] * RANKS and result[1].count(warning) == RANKS and
+               losses("attacked") == losses("threads"), result)
+        statuses, output, pid = run_with_stopped("attacked-stopped", srun, 2)
+        expect("another user: rank 2 is stopped", 0 not in statuses and
+               f"process {pid}): its process is stopped (T)" in output, (statuses, output))
+
+
 def expect(what, truth, done):
     if not truth:
         failures.append(what)
@@ -116,6 +175,7 @@ with tempfile.TemporaryDirectory() as folder:
         expect(f"{start.__name__}: bitwise", losses(start.__name__) == losses("threads"), result)
         expect(f"{start.__name__}: no file is left", not [name for name in os.listdir(start.__name__)
                                                            if name.startswith(".rendezvous")], result)
+    test_other_user()
     # A rank of another recipe is named, and every process ends.
     result = run("odd", torchrun, lambda rank: ["optimizer.weight_decay=0.5"] if rank == 2 else [])
     expect("an odd rank", result[0] == [2] * RANKS and result[1].count(

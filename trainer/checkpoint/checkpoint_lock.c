@@ -293,10 +293,10 @@ static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
     struct lock_owner owner;
     text_add(&path, "%s/owner.lock", l->save.chars);
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
-    l->fd = open(path.chars, flags | O_EXCL, 0666);
+    l->fd = open(path.chars, flags | O_EXCL, 0660); // not for others: who can open a file can lock it
     l->created = l->fd >= 0;
     if (l->fd < 0 && errno == EEXIST)
-        l->fd = open(path.chars, flags, 0666);
+        l->fd = open(path.chars, flags, 0660);
     enum status status =
         l->fd >= 0       ? OK
         : errno == ELOOP ? fail(BAD_RECIPE, "%s: %s is a symbolic link; remove it", l->key.chars, path.chars)

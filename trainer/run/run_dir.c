@@ -346,7 +346,8 @@ enum status run_dir_claim(const struct recipe *recipe, int *descriptor)
     TRY(make_folder("logging.run_dir", folder));
     struct text path = {0};
     text_add(&path, "%s/lock", folder);
-    int fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    // Not for others: who can open a file can lock it.
+    int fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0660);
     enum status status = OK;
     if (fd < 0 && errno == ELOOP)
         status = fail(BAD_RECIPE, "logging.run_dir: %s is a symbolic link; remove it", path.chars);

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static enum status check(const struct recipe *recipe)
@@ -43,6 +44,9 @@ Test(run_dir, has_one_run_at_a_time)
     snprintf(who, sizeof who, "another run is writing in %s: pid %d on ", folder, (int)getpid());
     cr_assert_not_null(strstr(fail_text(), who), "%s", fail_text());
     cr_assert_eq(second, -1);
+    struct stat info;
+    cr_assert_eq(fstat(first, &info), 0);
+    cr_expect_eq(info.st_mode & 007, 0, "others could lock it: mode %o", (unsigned)info.st_mode);
     close(first);
     cr_assert_eq(run_dir_claim(&recipe, &second), OK);
     close(second);
