@@ -127,6 +127,9 @@ def test_threads(folder):
     losses = {line.split()[9] for line in compared.stdout.splitlines()[1:-1]}
     expect("runs: all layouts have the same loss", len(names) == 16 and len(losses) == 1, compared)
     expect("runs: one that is none", compared.returncode == 0 and "nowhere/metrics.jsonl" in compared.stdout, compared)
+    inside = run(folder, "runs", runs)
+    expect("runs of a folder", inside.returncode == 0 and
+           all(os.path.join(runs, name) in inside.stdout for name in names), inside)
     table = run(runs, "runs", "--csv", *names)
     rows = list(csv.DictReader(table.stdout.splitlines()))
     with open(os.path.join(runs, names[0], "metrics.jsonl"), encoding="utf-8") as file:

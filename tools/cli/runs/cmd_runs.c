@@ -7,23 +7,25 @@
 #include "tools/cli/recipe_argument.h"
 #include "trainer/run/run_summary.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] =
     "cuboid runs DIR ... [--csv]\n"
     "\n"
     "Compares finished runs: layout, step time (median without the first step), tokens/s, speed-up over\n"
     "the first run, peak memory of a rank, bubble, last loss, and the predicted step time if the run had a\n"
-    "cluster profile. DIR is a run directory, with metrics.jsonl and recipe.yaml.\n"
+    "cluster profile. DIR is a run directory, with metrics.jsonl and recipe.yaml, or a folder of such.\n"
     "\n"
     "  --csv    print CSV for cuboid table and cuboid profile fit (cuboid table --columns)\n"
     "\n"
     "Exit status: 0 if any run could be read; 1 if none could; 2 for invalid usage.\n";
 
 struct compared {
-    const char *dir;
+    char *dir;
     struct recipe *recipe; // NULL: `reason`
     struct run_summary summary;
     char *reason;
@@ -57,7 +59,7 @@ static void read_run(const char *dir, struct compared *out)
 {
     struct problems problems = {0};
     struct text path = {0};
-    *out = (struct compared){.dir = dir};
+    *out = (struct compared){.dir = text_copy(dir)};
     if (run_summary_read(dir, &out->summary) != OK) {
         out->reason = text_copy(fail_text());
         return;
@@ -151,25 +153,70 @@ static void print_csv(const struct compared *runs, int count)
 
 /* ---- the command ---- */
 
+static bool has_metrics(const char *dir)
+{
+    struct text path = {0};
+    text_add(&path, "%s/metrics.jsonl", dir);
+    const bool found = access(path.chars, F_OK) == 0;
+    text_free(&path);
+    return found;
+}
+
+static int is_visible(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+struct runs {
+    struct compared *list;
+    int count;
+};
+
+static void add_run(const char *dir, struct runs *out)
+{
+    struct compared *list = realloc(out->list, (size_t)(out->count + 1) * sizeof *list);
+    CHECK(list != NULL);
+    out->list = list;
+    read_run(dir, &list[out->count++]);
+}
+
+/* Reads a run directory, or the run directories in a folder that is none, by name. */
+static void add_runs(const char *dir, struct runs *out)
+{
+    struct dirent **entries = NULL;
+    const int count = has_metrics(dir) ? 0 : scandir(dir, &entries, is_visible, alphasort);
+    const int before = out->count;
+    for (int i = 0; i < count; i++) {
+        struct text path = {0};
+        const size_t length = strlen(dir);
+        text_add(&path, "%s%s%s", dir, length > 0 && dir[length - 1] == '/' ? "" : "/", entries[i]->d_name);
+        if (has_metrics(path.chars))
+            add_run(path.chars, out);
+        text_free(&path);
+        free(entries[i]);
+    }
+    free(entries);
+    if (out->count == before)
+        add_run(dir, out);
+}
+
 static int compare(const char *const *dirs, int count, bool csv)
 {
-    struct compared *runs = calloc((size_t)count, sizeof *runs);
+    struct runs runs = {0};
     int readable = 0;
-    if (runs == NULL)
-        return exit_status(fail(NO_MEMORY, "no memory for %d runs", count));
-    for (int i = 0; i < count; i++) {
-        read_run(dirs[i], &runs[i]);
-        readable += runs[i].recipe != NULL;
-    }
+    for (int i = 0; i < count; i++)
+        add_runs(dirs[i], &runs);
     if (csv)
-        print_csv(runs, count);
+        print_csv(runs.list, runs.count);
     else
-        print_runs(runs, count);
-    for (int i = 0; i < count; i++) {
-        recipe_destroy(runs[i].recipe);
-        free(runs[i].reason);
+        print_runs(runs.list, runs.count);
+    for (int i = 0; i < runs.count; i++) {
+        readable += runs.list[i].recipe != NULL;
+        recipe_destroy(runs.list[i].recipe);
+        free(runs.list[i].reason);
+        free(runs.list[i].dir);
     }
-    free(runs);
+    free(runs.list);
     return readable > 0 ? 0 : 1;
 }
 
