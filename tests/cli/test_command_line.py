@@ -98,6 +98,11 @@ def test_typing_mistakes():
     check("verify --stepps=3", run("verify", QUICKSTART, "--stepps=3"), 2, err="did you mean --steps?")
     check("profile fit --bse", run("profile", "fit", "--bse"), 2, err="profile fit: unknown option --bse")
     check("an empty recipe", run("train", ""), 2, err="no recipe given")
+    short = run("recipe", QUICKSTART, "--changed", "lr=0.5")
+    check("only what is given", short, 0, out="  lr: 0.5  ")
+    check("defaults", run("recipe", QUICKSTART), 0, out="# default")
+    if "# default" in short.stdout or short.stdout.count("\n") > 80:
+        check("only what is given", short, 0, out="no defaults")
     check("an empty override", run("recipe", QUICKSTART, ""), 2, err="an empty argument is not key=value")
     for name in "gpt2", "GPT2BPE":
         check(f"{name} without files", run("data", "prepare", "a", "-o", "b", "--tokenizer", name), 2,

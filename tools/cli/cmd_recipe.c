@@ -33,6 +33,18 @@ static void add_threads(const struct recipe *recipe, struct text *out)
              threads, threads == 1 ? "" : "s", cpus, ranks);
 }
 
+/* Removes --changed from the arguments after the recipe; false if it is not there. */
+static bool take_changed(int *argc, char **argv)
+{
+    int kept = 2;
+    for (int i = 2; i < *argc; i++)
+        if (strcmp(argv[i], "--changed") != 0)
+            argv[kept++] = argv[i];
+    const bool found = kept < *argc;
+    *argc = kept;
+    return found;
+}
+
 int cmd_recipe(int argc, char **argv)
 {
     struct text text = {0};
@@ -42,15 +54,18 @@ int cmd_recipe(int argc, char **argv)
     }
     bool wants_help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     if (argc < 2 || argv[1][0] == '-') {
-        fprintf(
-            wants_help ? stdout : stderr,
-            "cuboid recipe RECIPE [key=value ...]  validate a recipe; print every key, its value and origin\n"
-            "cuboid recipe --reference             print every key with its values, default and meaning\n");
+        fprintf(wants_help ? stdout : stderr,
+                "cuboid recipe RECIPE [key=value ...] [--changed]\n"
+                "                           validate a recipe; print every key, its value and origin;\n"
+                "                           --changed: only the keys that are not left at their defaults\n"
+                "cuboid recipe --reference  print every key with its values, default and meaning\n"
+                "cuboid help KEY            the same of one key\n");
         return wants_help ? DONE : BAD_INPUT;
     }
     struct recipe *recipe = NULL;
     struct problems problems = {0};
     struct chosen chosen;
+    const bool changed = take_changed(&argc, argv);
     const struct choose_options options = {
         .path = argv[1], .overrides = (const char *const *)argv + 2, .override_count = (size_t)argc - 2};
     enum status status = choose_load(&options, &recipe, &chosen, &problems);
@@ -61,8 +76,12 @@ int cmd_recipe(int argc, char **argv)
     if (status != OK)
         return BAD_INPUT;
     chosen_free(&chosen);
-    recipe_resolved_text(recipe, &text);
-    add_threads(recipe, &text);
+    if (changed)
+        recipe_given_text(recipe, &text);
+    else {
+        recipe_resolved_text(recipe, &text);
+        add_threads(recipe, &text);
+    }
     recipe_destroy(recipe);
     return print_and_free(&text);
 }

@@ -343,6 +343,8 @@ enum dtype recipe_main_dtype(const struct recipe *recipe);
 /* Appends the recipe as YAML, every key with its value and, as a comment, its origin. It loads back to the
  * same recipe. */
 void recipe_resolved_text(const struct recipe *recipe, struct text *out);
+/* Same, of the keys that a file or the command line sets. */
+void recipe_given_text(const struct recipe *recipe, struct text *out);
 
 /* The main name of a key, given by any of its names ("pp"); NULL: unknown. The same key always returns the
  * same pointer. */

@@ -157,17 +157,34 @@ static void add_resolved_row(const struct recipe *recipe, int row, struct text *
     text_free(&from);
 }
 
+static void add_resolved(const struct recipe *recipe, bool given_only, struct text *out)
+{
+    for (int s = 0; s < recipe_section_count; s++) {
+        const char *section = recipe_sections[s].name;
+        bool begun = *section == 0;
+        for (int row = 0; row < recipe_row_count; row++) {
+            const enum origin_kind kind = recipe->origin[row].kind;
+            if (!recipe_row_in_section(&recipe_rows[row], section) || recipe_rows[row].type == ROW_BASE ||
+                (given_only && kind != FROM_FILE && kind != FROM_COMMAND_LINE))
+                continue;
+            if (!begun)
+                text_add(out, "\n%s:\n", section);
+            begun = true;
+            add_resolved_row(recipe, row, out);
+        }
+    }
+}
+
 void recipe_resolved_text(const struct recipe *recipe, struct text *out)
 {
     text_add(out, "# The resolved recipe: every key, its value and its origin.\n");
-    for (int s = 0; s < recipe_section_count; s++) {
-        const char *section = recipe_sections[s].name;
-        if (*section != 0)
-            text_add(out, "\n%s:\n", section);
-        for (int row = 0; row < recipe_row_count; row++)
-            if (recipe_row_in_section(&recipe_rows[row], section) && recipe_rows[row].type != ROW_BASE)
-                add_resolved_row(recipe, row, out);
-    }
+    add_resolved(recipe, false, out);
+}
+
+void recipe_given_text(const struct recipe *recipe, struct text *out)
+{
+    text_add(out, "# The keys that files and the command line set; all others have their defaults.\n");
+    add_resolved(recipe, true, out);
 }
 
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out)
