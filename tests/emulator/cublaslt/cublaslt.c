@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuBLASLt for the emulated GPU: column-major, d = alpha op(a) op(b) + beta c, with a bias per row of d, and
- * the GELU and bias-gradient epilogues, applied to unrounded sums.
+ * the GELU and bias-gradient epilogues, applied to unrounded sums. Products of 16-bit types, and TF32, are
+ * added as tensor_core.h does.
  *
  * It has four algorithms, which sum over k in different orders, so that different choices give
  * different bits, and which take different times on the GPU's clock. For a 16-bit result its heuristic
@@ -15,6 +16,7 @@
 #include "tests/emulator/include/cublasLt.h"
 
 #include "kernels/numbers/narrow.h"
+#include "tests/emulator/gpu/tensor_core.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -374,18 +376,57 @@ static float add_up(const float *a, const float *b, int64_t count, uint64_t orde
     return sum;
 }
 
-/* Split-K in four parts, each rounded to the result's type. */
-static float add_up_split_k(const float *a, const float *b, int64_t count, cudaDataType_t type)
+/* The same for some rows of a, `pitch` apart, by a tensor core. */
+static void add_up_steps(const float *a, int64_t pitch, int64_t rows, const float *b, int64_t count,
+                         uint64_t order, float out[TENSOR_CORE_LANES])
 {
-    float sum = 0.0F;
-    uint32_t rounded = 0; // holds any type
+    tensor_core_floats sum = {0}, product[TENSOR_CORE_STEP];
+    int64_t stride = 1 + (int64_t)order, terms = 0;
+    memset(product, 0, sizeof product);
+    for (int64_t first = 0; first < stride; first++) {
+        for (int64_t k = first; k < count; k += stride) {
+            for (int64_t row = 0; row < rows; row++)
+                product[terms][row] = a[row * pitch + k] * b[k];
+            if (++terms < TENSOR_CORE_STEP)
+                continue;
+            tensor_core_add(&sum, product);
+            memset(product, 0, sizeof product);
+            terms = 0;
+        }
+    }
+    tensor_core_add(&sum, product);
+    memcpy(out, &sum, sizeof sum);
+}
+
+/* Split-K in four parts, each rounded to the result's type. */
+static void add_up_split_k(const float *a, int64_t pitch, int64_t rows, const float *b, int64_t count,
+                           cudaDataType_t type, float out[TENSOR_CORE_LANES])
+{
+    memset(out, 0, TENSOR_CORE_LANES * sizeof *out);
     for (int64_t part = 0; part < 4; part++) {
         int64_t begin = count * part / 4, end = count * (part + 1) / 4;
-        store(&rounded, type, 0, add_up(a + begin, b + begin, end - begin, 0));
-        store(&rounded, type, 0, sum + load(&rounded, type, 0));
-        sum = load(&rounded, type, 0);
+        float sum[TENSOR_CORE_LANES];
+        add_up_steps(a + begin, pitch, rows, b + begin, end - begin, 0, sum);
+        for (int64_t row = 0; row < rows; row++) {
+            uint32_t rounded = 0; // holds any type
+            store(&rounded, type, 0, sum[row]);
+            store(&rounded, type, 0, out[row] + load(&rounded, type, 0));
+            out[row] = load(&rounded, type, 0);
+        }
     }
-    return sum;
+}
+
+/* The products of some rows with a column. */
+static void add_up_rows(const struct matmul_call *p, const float *a, int64_t rows, const float *b,
+                        int64_t count, float out[TENSOR_CORE_LANES])
+{
+    if (p->order == ROUNDED_SPLIT_K)
+        add_up_split_k(a, count, rows, b, count, p->d_layout.type, out);
+    else if (p->a_layout.type != CUDA_R_32F || p->what.compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+        add_up_steps(a, count, rows, b, count, p->order, out);
+    else
+        for (int64_t row = 0; row < rows; row++)
+            out[row] = add_up(a + row * count, b, count, p->order);
 }
 
 /* GELU's tanh approximation, and its derivative. */
@@ -431,10 +472,13 @@ static void run(cudaStream_t stream, void *context)
         gather(p, p->b, &p->b_layout, p->what.b == CUBLAS_OP_N, j, k, column);
         if (p->what.epilogue == CUBLASLT_EPILOGUE_BGRADB) // in an order of its own
             store(p->what.vector, p->what.vector_type, j, add_up(ones, column, k, p->order + 1));
+        float sum[TENSOR_CORE_LANES];
         for (int64_t i = 0; i < m; i++) {
-            float x = p->alpha * (p->order == ROUNDED_SPLIT_K
-                                      ? add_up_split_k(row + i * k, column, k, p->d_layout.type)
-                                      : add_up(row + i * k, column, k, p->order));
+            int64_t lane = i % TENSOR_CORE_LANES,
+                    rows = m - i < TENSOR_CORE_LANES ? m - i : TENSOR_CORE_LANES;
+            if (lane == 0)
+                add_up_rows(p, row + i * k, rows, column, k, sum);
+            float x = p->alpha * sum[lane];
             if (p->beta != 0.0F) // c may be NaN if beta is 0
                 x += p->beta * load(p->c, p->c_layout.type, j * p->c_layout.ld + i);
             store(p->d, p->d_layout.type, j * p->d_layout.ld + i, finish(p, i, j, x));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tests/emulator/gpu/async.h"
+#include "tests/emulator/gpu/tensor_core.h"
 
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
@@ -64,13 +65,13 @@ template <class T> uint32_t narrow_pair(float first, float second)
 
 inline float exp2_fast(float x)
 {
-    const float y = exp2f(x);
+    const float y = emulated_exp2(x);
     return y < 0x1p-126F ? 0.0F : y;
 }
 
 inline float reciprocal_fast(float x)
 {
-    const float y = 1.0F / x;
+    const float y = emulated_reciprocal(x);
     return fabsf(y) < 0x1p-126F ? copysignf(0.0F, x) : y;
 }
 
@@ -143,8 +144,7 @@ void emulated_widen(const emulator_deposit *all, unsigned lane, unsigned index, 
     out[1] = widen(T{bits[1]});
 }
 
-/* Terms in the order of k, each product exact in fp32. (A tensor core's order and intermediate rounding are
- * not documented.) */
+/* The sums as tensor_core.h adds them. */
 template <class T> void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], CALLED_FROM)
 {
     const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -158,9 +158,13 @@ template <class T> void mma_m16n8k16(float d[4], const uint32_t a[4], const uint
             emulated_widen<T>(all, 4 * (2 * t + i) + from, 4 + half, right[i] + k);
         }
     }
+    tensor_core_floats sum = {d[0], d[1], d[2], d[3]}, product[TENSOR_CORE_STEP];
     for (unsigned k = 0; k < 16; k++)
-        for (unsigned i = 0; i < 4; i++)
-            d[i] += left[i / 2][k] * right[i % 2][k];
+        product[k] = tensor_core_floats{left[0][k] * right[0][k], left[0][k] * right[1][k],
+                                        left[1][k] * right[0][k], left[1][k] * right[1][k]};
+    tensor_core_add(&sum, product);
+    for (unsigned i = 0; i < 4; i++)
+        d[i] = sum[i];
 }
 
 template <int BYTES> void cp_async(void *shared, const void *from, bool present, CALLED_FROM)

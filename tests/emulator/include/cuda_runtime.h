@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tests/emulator/gpu/emulator.h"
+#include "tests/emulator/include/cuda_math.h"
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include <math.h>

@@ -73,10 +73,10 @@ template <int COLUMNS> void emulated_sums(const emulator_wgmma *p, bool in, floa
     }
 }
 
-/* One warp's rows; terms in the order of k, as mma_m16n8k16 does. */
+/* One warp's rows, as mma_m16n8k16 adds them. */
 template <class T> void emulated_multiply(const emulator_wgmma *p)
 {
-    enum { MAX_COLUMNS = 256, TOGETHER = 16 }; // columns that the compiler vectorizes
+    enum { MAX_COLUMNS = 256 };
     float all[64][16], b[MAX_COLUMNS][16], across[16][MAX_COLUMNS], sums[16][MAX_COLUMNS];
     float(*const a)[16] = all + p->warp % 4 * 16; // this warp's rows
     if (p->left[0] != nullptr)
@@ -91,15 +91,15 @@ template <class T> void emulated_multiply(const emulator_wgmma *p)
             across[k][column] = b[column][k];
     emulated_sums(p, true, sums);
     for (int row = 0; row < 16; row++) {
-        for (int begin = 0; begin < p->n; begin += TOGETHER) {
-            float sum[TOGETHER];
-            for (int i = 0; i < TOGETHER; i++)
-                sum[i] = sums[row][begin + i];
-            for (int k = 0; k < 16; k++)
-                for (int i = 0; i < TOGETHER; i++)
-                    sum[i] += a[row][k] * across[k][begin + i];
-            for (int i = 0; i < TOGETHER; i++)
-                sums[row][begin + i] = sum[i];
+        for (int begin = 0; begin < p->n; begin += TENSOR_CORE_LANES) {
+            tensor_core_floats sum, product[TENSOR_CORE_STEP];
+            memcpy(&sum, &sums[row][begin], sizeof sum);
+            for (int k = 0; k < TENSOR_CORE_STEP; k++) {
+                memcpy(&product[k], &across[k][begin], sizeof product[k]);
+                product[k] *= a[row][k];
+            }
+            tensor_core_add(&sum, product);
+            memcpy(&sums[row][begin], &sum, sizeof sum);
         }
     }
     emulated_sums(p, false, sums);

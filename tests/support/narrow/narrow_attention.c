@@ -126,8 +126,15 @@ void attention_trial_backward(struct attention_trial *c)
     MUST(stream_sync(c->fixture.stream));
 }
 
+/* The error of a sum of `count` products, in units of 2^-24 of the sum of their absolute values. */
+static double sum_units(int64_t count)
+{
+    return narrow_sum_error(count) / UNIT;
+}
+
 /* The relative fp32 error of a weight e^(s - lse): its score's D products, scaling and difference to lse, e^x
- * itself (4 units), and for forward the sum of S and its rescaling at every tile. */
+ * itself (5 units), and for forward the sums of S weights and of S products, and their rescaling at every
+ * tile. */
 static double rest(const struct attention_trial *c, int64_t b, int64_t h, int64_t s, int64_t r)
 {
     const struct reference_attention *a = &c->reference;
@@ -137,8 +144,8 @@ static double rest(const struct attention_trial *c, int64_t b, int64_t h, int64_
     double size = 0.0, n = (double)a->sequence;
     for (int64_t i = 0; i < d; i++)
         size += fabs(q[i] * k[i]);
-    return UNIT * ((double)(d + 6) * size * a->scale + 4.0 * fabs(c->lse[h * c->tokens + t + s]) + n / 4.0 +
-                   3.0 * n + 16.0);
+    return UNIT * ((sum_units(d) + 6.0) * size * a->scale + 4.0 * fabs(c->lse[h * c->tokens + t + s]) +
+                   n / 4.0 + n + sum_units(a->sequence) + 16.0);
 }
 
 static int64_t outside(struct attention_trial *c, struct tensor got, const double *want, const double *bound,
@@ -196,7 +203,7 @@ struct bounds {
 };
 
 /* One pair's contribution. dq, dk: each ds rounded, and delta computed from the rounded out; dv: each weight
- * rounded. */
+ * rounded; all: a sum over at most S queries of all heads. */
 static void add_pair(const struct attention_trial *c, const struct bounds *bound, int64_t b, int64_t h,
                      int64_t s, int64_t r)
 {
@@ -215,10 +222,10 @@ static void add_pair(const struct attention_trial *c, const struct bounds *bound
         delta += c->dout[q + i] * c->out[q + i];
         delta_size += fabs(c->dout[q + i] * c->out[q + i]);
     }
-    double fp32 = rest(c, b, h, s, r) + UNIT * (double)(3 * a->heads * a->sequence);
+    double fp32 = rest(c, b, h, s, r) + narrow_sum_error(a->heads * a->sequence);
     double head = c->rounds_heads ? u * (1.0 + 4.0 * u) : 0.0;
     double ds_error = p * fabs(dp - delta) * (u + fp32) + p * delta_size * u +
-                      p * UNIT * (double)(d + 4) * (dp_size + delta_size) + TINY;
+                      p * UNIT * (sum_units(d) + 4.0) * (dp_size + delta_size) + TINY;
     for (int64_t i = 0; i < d; i++) {
         bound->dq[q + i] += a->scale * fabs(a->k[k + i]) * ds_error;
         bound->dk[k + i] += a->scale * fabs(a->q[q + i]) * (ds_error + head * p * fabs(dp - delta));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/narrow/narrow_reference.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -56,4 +57,9 @@ uint16_t narrow_nearest(enum dtype dtype, float x)
 double narrow_unit(enum dtype dtype)
 {
     return power_of_two(-1 - format_of(dtype).fraction_bits);
+}
+
+double narrow_sum_error(int64_t count)
+{
+    return ((double)count + (double)count / 8.0 + 2.0) * (double)FLT_EPSILON;
 }

@@ -96,6 +96,36 @@ Test(mma, matmuls_match_the_reference)
     }
 }
 
+/* d[i] = c[i] + 16 times a[i]. */
+static void add_sixteen(const float *a, const float *c, float *d)
+{
+    const unsigned group = threadIdx.x / 4;
+    const uint32_t upper = narrow_pair<bf16>(a[group], a[group]),
+                   lower = narrow_pair<bf16>(a[group + 8], a[group + 8]),
+                   left[4] = {upper, lower, upper, lower}, one = narrow_pair<bf16>(1.0F, 1.0F),
+                   right[2] = {one, one};
+    float sum[4] = {c[group], c[group], c[group + 8], c[group + 8]};
+    mma_m16n8k16<bf16>(sum, left, right);
+    if (threadIdx.x % 4 == 0) {
+        d[group] = sum[0];
+        d[group + 8] = sum[2];
+    }
+}
+
+/* Terms are cut at the last place of the largest one, 1 for 2^23, and the sum at its own. */
+Test(mma, sums_are_aligned_and_truncated)
+{
+    const float last = 0x1p23F, a[16] = {1.75F, -1.75F, 0.875F, 1.0F, 0x1.8p-24F, 3.0F, INFINITY, NAN},
+                c[16] = {last, last, -last, 0x1p24F - 1.0F, 1.0F, 0.0F, 1.0F, 1.0F},
+                want[16] = {last + 16.0F, last - 16.0F, -last, 0x1p24F + 14.0F, 1.0F, 48.0F, INFINITY, NAN};
+    bench bench("7");
+    float d[16];
+    cr_assert_eq(LAUNCH(&bench.queue, add_sixteen, dim3(1), 32, 0, a, c, d), OK);
+    for (int i = 0; i < 16; i++)
+        cr_expect(d[i] == want[i] || (isnan(d[i]) && isnan(want[i])), "%d: %a, not %a", i,
+                  static_cast<double>(d[i]), static_cast<double>(want[i]));
+}
+
 static void read_matrices(uint32_t *plain, uint32_t *transposed, int pitch)
 {
     DYNAMIC_SHARED(uint16_t, tile);

