@@ -75,7 +75,7 @@ def test_text():
     got = planned()
     words = [f"(bf16): MFU {100 * got['mfu']:.1f} %, with causal attention {100 * got['mfu_causal']:.1f} %; HFU",
              "of the peak of 312 TFLOP/s", f"training: 286102 steps in {days_and_hours(got['train_time_s'])}",
-             f", {got['gpu_hours']:.0f} GPU hours", "profile: data sheet and estimates, not fitted to step times"]
+             f", {got['gpu_hours']:.0f} GPU hours", "profile: data sheet and estimates, not fitted; "]
     expect("utilization and training time", all(word in run.stdout for word in words), (words, run))
     done = plan(GPT3, *ON_A100, "train.train_iters=1000000000000")
     expect("many days", re.search(r"steps in [0-9.]+e[+]06 days, ", done.stdout), done)

@@ -53,6 +53,11 @@ def test_named():
     expect("its rows as JSON", len(rows) == 3 and group["predicted"] == 2 and rows[2]["reason"] is not None, done)
     errors = sorted(abs(row["predicted_s"] / row["printed_s"] - 1) for row in rows[:2])
     expect("its median error", abs(sum(errors) / 2 - group["step_time"]["median"]) < 1e-6, done)
+    unfitted = run("other-programs")
+    bias = json.loads(run("other-programs", "--json").stdout)["groups"][0]["step_time"]["bias"]
+    claim = f"are predicted {-100 * bias:.0f} % too fast in the median (cuboid table other-programs)"
+    expect("what is said of data sheets is true", claim in unfitted.stdout and
+           ", on dgx-a100-80, dgx-h100\n" in unfitted.stdout, unfitted)
     other = json.loads(run("llama3", "--json", "--profile", "dgx-a100-80").stdout)
     expect("another profile", other["rows"][0]["predicted_s"] > 1.5 * rows[0]["predicted_s"], done)
     check("a name with a typing mistake", run("lama3"), 2, err="did you mean llama3?")
@@ -125,7 +130,8 @@ def test_own_rows(folder):
     expect("each names its columns", "line 4: no hidden, heads, vocab, seq, global_batch; fill in" in done.stdout, done)
     expect("the others are predicted", "tp2 pp2 dp1 b1 1f1b" in done.stdout and "GPT 25B " in done.stdout, done)
     expect("the titles", " published s " in done.stdout and "printed" not in done.stdout, done)
-    expect("what the profile rests on", "  profile: data sheet and estimates, not fitted" in done.stdout, done)
+    expect("what the profile rests on", "  profile dgx-a100-80: data sheet and estimates, not fitted; " in
+           done.stdout, done)
     expect("one row has no statistics", "error of" not in done.stdout and "fitted\n" not in done.stdout, done)
     two = run(write(folder, header + 2 * whole))
     expect("two have", "error of" in two.stdout and "step time x " in two.stdout, two)

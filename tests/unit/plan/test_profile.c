@@ -508,7 +508,7 @@ Test(profile, basis)
     struct cluster_profile *profile = profile_create();
     struct text text = {0};
     profile_basis_text(profile, &text);
-    cr_expect_not_null(strstr(text.chars, "not fitted to step times"), "%s", text.chars);
+    cr_expect_not_null(strstr(text.chars, "data sheet and estimates, not fitted; "), "%s", text.chars);
     text_free(&text);
     profile_add_sample(profile, MEASURED_MEMORY, &(struct profile_sample){.shape = {8, 1, 1}, .value = 1e9});
     profile_basis_text(profile, &text);

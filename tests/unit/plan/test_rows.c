@@ -305,8 +305,8 @@ Test(rows, a_row_without_a_model)
         {"25B,,,,,,2048,8,1,1,8,,,,1,64,,none,,bf16,,,,,,,,,,",
          "no layers, hidden, heads, vocab; fill in the columns, or add for all rows model.num_layers=VALUE "
          "model.hidden_size=VALUE model.num_attention_heads=VALUE model.vocab_size=VALUE"},
-        {"25B,,,,,,2048,8,1,1,8,,,,1,64,,none,,bf16,,,num_layers=4 model.vocab_size=512,,,,,,,",
-         "overrides: \"num_layers=4\" is not key=value of a recipe; no layers, hidden, heads; fill in"},
+        {"25B,,,,,,2048,8,1,1,8,,,,1,64,,none,,bf16,,,num_layer=4 model.vocab_size=512,,,,,,,",
+         "overrides: \"num_layer=4\" is not key=value of a recipe; no layers, hidden, heads; fill in"},
         {"25B,4,64,4,,512,,8,1,1,8,,,,1,,,none,,,,,,,,,,,,",
          "no seq, global_batch; fill in the columns, or add for all rows model.seq_length=VALUE "
          "train.global_batch_size=VALUE"},
@@ -334,9 +334,8 @@ Test(rows, a_row_without_a_model)
 
 Test(rows, overrides_of_a_row_come_last)
 {
-    expect_recipe(BEGIN
-                  "8,8,1,1,,,,1,16,1F1B,none,,bf16,,,\"zero_stage=3 pipeline.layout=[3,5] tp=4\",,,,,,,",
-                  "[overrides: \"zero_stage=3\" is not key=value of a recipe]");
+    expect_recipe(BEGIN "8,8,1,1,,,,1,16,1F1B,none,,bf16,,,\"zero_stag=3 pipeline.layout=[3,5] tp=4\",,,,,,,",
+                  "[overrides: \"zero_stag=3\" is not key=value of a recipe]");
     expect_recipe(
         BEGIN
         "8,8,1,1,,,,1,16,1F1B,none,,bf16,,,\" parallel.zero_stage=3  pipeline.layout=[3,5] tp=4\",,,,,,,",

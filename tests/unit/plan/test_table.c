@@ -240,5 +240,5 @@ Test(table, shipped_tables_are_read)
         published_free(&published);
         count++;
     }
-    cr_expect_eq(count, 10);
+    cr_expect_eq(count, 11);
 }

@@ -237,15 +237,10 @@ static void add_row(const struct table_row *row, struct text *out)
     text_add(out, "</tr>\n");
 }
 
-/* The profile of each experiment, once for all that share it. */
 static void add_profiles(const struct table *table, struct text *out)
 {
-    const char *last = "";
-    for (size_t g = 0; g < table->group_count; g++) {
-        const struct table_row *row = table_first_of(table, &table->groups[g]);
-        if (row == NULL || strcmp(row->profile, last) == 0)
-            continue;
-        last = row->profile;
+    const struct table_row *row = table->rows;
+    for (; (row = table_next_profile(table, NULL, row)) != NULL; row++) {
         text_add(out, "<p>Profile ");
         html_escaped(out, row->profile);
         text_add(out, ": ");

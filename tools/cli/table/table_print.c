@@ -164,13 +164,14 @@ static void print_heading(const struct table *table, const struct table_group *g
                           const struct table_title *title, FILE *to)
 {
     const char *name = *group->paper != 0 ? group->paper : title->name;
-    const struct table_row *first = table_first_of(table, group);
-    if (first == NULL) {
-        print_line(to, "%s", name);
-        return;
-    }
-    print_line(to, "%s, on %s", name, first->profile);
-    print_line(to, "  profile: %s", first->basis);
+    struct text profiles = {0};
+    const struct table_row *row = table->rows;
+    for (; (row = table_next_profile(table, group, row)) != NULL; row++)
+        text_add(&profiles, "%s%s", profiles.length > 0 ? ", " : ", on ", row->profile);
+    print_line(to, "%s%s", name, text_chars(&profiles));
+    text_free(&profiles);
+    for (row = table->rows; (row = table_next_profile(table, group, row)) != NULL; row++)
+        print_line(to, "  profile %s: %s", row->profile, row->basis);
 }
 
 void table_print(const struct table *table, const struct table_title *title, FILE *to)

@@ -109,8 +109,10 @@ double table_error(double predicted, double printed);
 
 /* ---- statistics: table_statistics.c ---- */
 
-/* The first row of a group with a prediction; NULL: none. */
-const struct table_row *table_first_of(const struct table *table, const struct table_group *group);
+/* The next row with a prediction, from `begin` on, whose profile no row before it has; NULL: none. group
+ * NULL: of all groups. */
+const struct table_row *table_next_profile(const struct table *table, const struct table_group *group,
+                                           const struct table_row *begin);
 /* Computes the baselines of the rows, and the groups. */
 void table_summarize(struct table *table);
 /* The quantile q (0 to 1) of the values, interpolated; sorts them in place. NAN without values. */

@@ -124,11 +124,24 @@ static bool is_of(const struct table_row *row, const struct table_group *group)
     return strcmp(row->row->cell[PUBLISHED_PAPER], group->paper) == 0;
 }
 
-const struct table_row *table_first_of(const struct table *table, const struct table_group *group)
+/* Whether a row is the first one of the group with its profile. */
+static bool is_first_with_profile(const struct table *table, const struct table_group *group,
+                                  const struct table_row *row)
 {
-    for (size_t i = 0; i < table->count; i++)
-        if (is_of(&table->rows[i], group) && table->rows[i].reason == NULL)
-            return &table->rows[i];
+    for (const struct table_row *other = table->rows; other < row; other++)
+        if ((group == NULL || is_of(other, group)) && other->reason == NULL &&
+            strcmp(other->profile, row->profile) == 0)
+            return false;
+    return true;
+}
+
+const struct table_row *table_next_profile(const struct table *table, const struct table_group *group,
+                                           const struct table_row *begin)
+{
+    for (const struct table_row *row = begin; row < table->rows + table->count; row++)
+        if ((group == NULL || is_of(row, group)) && row->reason == NULL &&
+            is_first_with_profile(table, group, row))
+            return row;
     return NULL;
 }
 
