@@ -2,142 +2,26 @@
 """gpu_report.py without a GPU: its figures from recorded outputs, and complete reports from fake programs.
 
     test_gpu_report.py TOOLS [CUBOID]       TOOLS: the folder of the scripts. CUBOID: prints the real texts"""
-import json
 import os
 import re
-import stat
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
-TOOLS = os.path.abspath(sys.argv[1])
-CUBOID = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
-sys.path.insert(0, TOOLS)
-sys.dont_write_bytecode = True
+from gpu_fakes import (BENCH, DRY, FakePrograms, HANG, is_alive, MPIRUN, NCU, PROGRAM, RATES, SMALL_TORCH, TOOLS,
+                       VERIFY)  # noqa: E402
 import gpu_figures  # noqa: E402
 import gpu_plan  # noqa: E402
 import gpu_report  # noqa: E402
+import gpu_results  # noqa: E402
 import gpu_runs  # noqa: E402
 import gpu_session  # noqa: E402
 import gpu_tests  # noqa: E402
 import gpu_training  # noqa: E402
 import gpu_wanted  # noqa: E402
 
-RATES = """\
-own attention: 91.0 % of cuDNN's rate forward, 85.5 % backward; target 80 %
-copy, 512 MB (peak bandwidth)        0.125 ms    4290.0 GB/s     100.0 % x 0           0.00 ms
-norm_forward                         0.010 ms    3861.0 GB/s      90.0 % x 25          0.25 ms
-gelu-tanh:
-  activation_forward                 0.020 ms    3432.0 GB/s      80.0 % x 12          0.24 ms
-column_sum                           0.020 ms    3860.0 GB/s      90.0 % x 24          0.48 ms
-column_sum                           0.020 ms    3217.5 GB/s      75.0 % x 12          0.24 ms
-  attention_forward                  0.100 ms  400000.0 GFLOP/s          x 12          1.20 ms
-gemm   2304 x  768, all three         0.100 ms 500000.0 GFLOP/s  x 12          1.20 ms
-"""
-VERIFY = """\
-  the worst element of                              error      bound     ratio
-  loss                                          1.000e-06  4.000e-05     0.025  step 1
-  gradient norm                                 1.000e-06  4.000e-05     0.025  step 1
-"""
-COLUMNS = ["weights", "gradients", "optimizer", "activations", "communication", "workspace", "data", "host", "total"]
-DRY = "".join(f" {word:>13}" for word in COLUMNS) + "\n    0      0" + "      64.0 MiB" * 8 + "      {all}\n"
-# Pretends to train. FAKE_LOSS: the loss of the first step; FAKE_FAIL: fails when one of the arguments is this word.
-PROGRAM = r"""#!/bin/sh
-seen=" "
-for word in "$@"; do
-    case $word in *=*) ;; *) continue ;; esac
-    key=${word%%=*}
-    case $seen in *" $key "*) echo "error: command line: $key is given twice"; exit 2 ;; esac
-    seen="$seen$key "
-done
-iters=2 dir= batch=1
-for word in "$@"; do
-    [ "$word" != "$FAKE_FAIL" ] || { echo "it failed on purpose"; exit 1; }
-    [ "$word" != "$FAKE_HANG" ] || exec sleep 60
-    case $word in
-    logging.run_dir=*) dir=${word#*=} ;;
-    train.train_iters=*) iters=${word#*=} ;;
-    train.micro_batch_size=*) batch=${word#*=} ;;
-    cluster.device=dry) cat "$0.dry"; exit 0 ;;
-    --version) echo "mpi     yes"; exit 0 ;;
-    esac
-done
-case $1 in
-verify) cat "$0.verify" ;;
-doctor) echo "one GPU" ;;
-plan)
-    [ "$batch" -le 50 ] && fits=true || fits=false
-    echo "{\"fits\": $fits, \"step_time_s\": ${FAKE_STEP:-0.51}, \"memory_peak_bytes\": 1073741824}" ;;
-train)
-    [ "$batch" -le "${FAKE_REFUSES:-50}" ] || { echo "it does not fit"; exit 2; }
-    mkdir -p "$dir"
-    i=1
-    while [ $i -le "$iters" ]; do
-        echo "{\"step\": $i, \"loss\": ${FAKE_LOSS:-5.5}, \"grad_norm\": 1.$i, \"step_time_s\": 0.5," \
-            "\"tokens_per_s\": 1000.0, \"model_tflops_per_rank\": 500.0, \"mfu\": 0.51, \"mfu_causal\": 0.48," \
-            "\"memory_peak_bytes\": 1073741824}"
-        i=$((i + 1))
-    done >"$dir/metrics.jsonl" ;;
-esac
-"""
-# Prints what the real program prints (test_waits.py). FAKE_WAIT: calls inside step 4.
-COUNTED = r"""#!/bin/sh
-cat "${0%_counted}.planned"
-for word in "$@"; do
-    [ "$word" != cluster.cuda_graphs=true ] || graphs=1
-done
-for i in 1 2 3 4; do
-    inside=nothing free=9437184
-    [ $i != 1 ] || inside="cudaStreamSynchronize 1 (0F0)"
-    [ $i != 4 ] || inside=${FAKE_WAIT:-$inside}
-    [ $i = 1 ] || [ -z "$graphs" ] || free=1048576
-    echo "step $i blocking calls: inside $inside; at the end cudaEventSynchronize ${FAKE_ENDS:-1} (update);" \
-        "$free of 10485760 bytes free"
-done
-"""
-SMI = """#!/bin/sh
-case $1 in
--L) echo "GPU 0: NVIDIA H200 (UUID: GPU-1)" ;;
-*) echo "NVIDIA H200, 580.1, 143771 MiB" ;;
-esac
-"""
-# Fakes two tests, and prints how they were started. FAKE_TEST selects the one that fails, and how.
-TESTED = r"""#!/bin/sh
-[ "$1" != --list ] || { printf 'suite: 2 tests\n├── is_one\n└── is_cudnns_too\n'; exit 0; }
-echo "tested ${0##*/} $2 kind ${CUBOID_TEST_KIND:-none} blocking ${CUDA_LAUNCH_BLOCKING:-0}"
-case "$FAKE_TEST" in
-"${0##*/} ${2#*/} $CUBOID_TEST_KIND") exit 1 ;;
-"hang ${0##*/} ${2#*/} $CUBOID_TEST_KIND") exec python3 "${0%/bin/*}/hang.py" ;;
-esac
-"""
-# A kernel that never ends: its processes ignore SIGTERM, and one of them has its own process group.
-HANG = """import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0:
-    os.setpgid(0, 0)
-with open(os.path.dirname(__file__) + "/hung", "a") as out:
-    out.write(f"{os.getpid()}\\n")
-time.sleep(100)
-"""
-TORCH = 'import json\nprint(json.dumps({"tokens_per_s": 800.0, "step_time_s": 0.6}))\nprint("a warning at the end")\n'
-# Has no memory for more than 24 layers, and must only see the machine's own libraries.
-SMALL_TORCH = """import os, sys
-assert "ours" not in os.environ.get("LD_LIBRARY_PATH", ""), "packed libraries"
-if "--layers" in sys.argv and int(sys.argv[sys.argv.index("--layers") + 1]) > 24:
-    sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.")
-""" + TORCH
-# A fake launcher: runs one process, the command after -n N.
-MPIRUN = '#!/bin/sh\nwhile [ "$1" != -n ]; do shift; done\nshift 2\nexec "$@"\n'
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+CUBOID = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
 
 
 class Figures(unittest.TestCase):
@@ -206,54 +90,12 @@ class Figures(unittest.TestCase):
                                    (6 * weights + 6 * 2 * 16 * 24) / (6 * weights + 12 * 2 * 16 * 24), 12)
 
 
-class Reports(unittest.TestCase):
-    """The complete script in its own process, with a folder in which every program is a shell script."""
-
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = self.temporary.name
-        for name in ("bin", "path", "recipes", "reference"):
-            os.mkdir(f"{self.folder}/{name}")
-        self.write("commit", "abc1234\n")
-        self.write("gpu_torch.py", TORCH)
-        self.program("bin/cuboid", PROGRAM)
-        self.write("bin/cuboid.verify", VERIFY)
-        self.write("bin/cuboid.dry", DRY.format(all="60.0 GiB"))
-        self.program("bin/cuboid_counted", COUNTED)
-        self.write("bin/cuboid.planned", DRY.format(all="2.0 GiB"))
-        self.write("rates", RATES)
-        self.program("bin/bench_ops", f"#!/bin/sh\ncat {self.folder}/rates\n")
-        for name in ["golden", *gpu_tests.TESTS]:
-            self.program("bin/test_" + name, TESTED.replace("python3", sys.executable))
-        self.program("path/nvidia-smi", SMI)
-        self.program("path/mpirun", MPIRUN)
-        self.program("path/compute-sanitizer", "#!/bin/sh\nexit 9\n")
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
-    def write(self, name, text):
-        with open(f"{self.folder}/{name}", "w") as out:
-            out.write(text)
-
-    def program(self, name, text):
-        self.write(name, text)
-        os.chmod(f"{self.folder}/{name}", stat.S_IRWXU)
-
-    def run_parts(self, parts, **environment):
-        path = f"{self.folder}/report.md"
-        done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, path],
-                              env={**os.environ, "PATH": f"{self.folder}/path:{os.environ['PATH']}",
-                                   "GPU_CHECK": parts, "TMPDIR": self.folder, **environment},
-                              capture_output=True, text=True, timeout=60)
-        with open(path) as text:
-            return done.returncode, text.read()
-
+class Reports(FakePrograms):
     def test_all_is_well(self):
-        status, text = self.run_parts("doctor attention gemm golden first ops bits waits train torch rates nccl")
+        status, text = self.run_parts("doctor smoke train tests rates nccl bits waits fastest torch golden schedules")
         self.assertEqual(status, 0, text)
         self.assertTrue(os.path.getsize(f"{self.folder}/report.log") > 1000)
-        for words in ("bf16: 50 % model FLOPs utilization | reached | 51.0 %, reaches 50 |",
+        for words in ("bf16: 50 % model FLOPs utilization | reached | 51.0 %, deterministic |",
                       "| GPT-2 124M: 1.1 x PyTorch's tokens per second | reached | 125.0 %, reaches 110 |",
                       f"all types, odd shapes, poisoned outputs | reached | all {len(gpu_tests.TESTS)} |",
                       "sizes of three models in bf16 and one in fp32 | not reached | bf16, gpt2: column_sum 75, ",
@@ -267,17 +109,18 @@ class Reports(unittest.TestCase):
                       "commit abc1234", "NVIDIA H200, 580.1, 143771 MiB",
                       "| gpt2-124m, model FLOPs utilization | 51.0 %, reaches 45 |",
                       "| 32 | 1 x 4096 x 8 | deterministic | 1000 | 51.0 % | 48.0 % | 1.0 GiB | 800 | 1.25 |",
+                      "| 32 | 1 x 4096 x 8 | fastest | 1000 | 51.0 % | 48.0 % | 1.0 GiB | - | - |",
                       "1 of 3 memory-bound ops; below: column_sum 75, activation_forward 80",
                       "| rerun | bit-identical, 6 steps |",
                       "| one rank against pp 2, zb-h1 | bit-identical",
-                      "| 2 x 2 x 2, bf16, dualpipev | loss 5.5, 0 from one rank, bound 4e-05, bit-identical "
+                      "| loss, 2 x 2 x 2, bf16, zb-v | loss 5.5, 0 from one rank, bound 4e-05, bit-identical "
                       "to the first schedule",
                       "| gemm on the GPU | ok", "State: 0 failed, 0 below their targets."):
             self.assertIn(words, text)
         rows = [text.index(f"\n| {row}") for row in
-                ("doctor |", "attention_narrow, is_one", "gemm on the GPU", "golden figures", "training, gpt2-124m",
-                 "ops_rows on the GPU", "6 steps, bf16, once", "calls of a step", "training, gpt3-1.3b",
-                 "gpt2-124m, Cub", "rates, bf16", "2 x 2 x 2, bf16, 1f1b")]
+                ("programs that start", "doctor |", "attention_narrow, matches", "training, gpt2-124m", "ops_rows on",
+                 "rates, bf16", "2 x 2 x 2, bf16, 1f1b", "6 steps, bf16, once", "calls of a step",
+                 "training, gpt3-1.3b, bf16, fastest", "gpt2-124m, Cub", "golden figures", "2 x 2 x 2, bf16, gpipe")]
         self.assertEqual(rows, sorted(rows), text)
 
     def test_an_attention_that_fails_is_replaced(self):
@@ -286,9 +129,9 @@ class Reports(unittest.TestCase):
         self.write("lib/libcudnn.so.9", "")
         self.program("bin/cuboid", PROGRAM.replace("#!/bin/sh", '#!/bin/sh\necho "$@" >>"${0%/*}/output"'))
         self.program("bin/bench_ops",
-                     f"#!/bin/sh\necho bench $* >>{self.folder}/bin/output\ncat {self.folder}/rates\n")
+                     BENCH.replace("\ncat", f"\necho bench $* >>{self.folder}/bin/output\ncat"))
         known = {"GPU_CHECK_LIBRARIES": f"{self.folder}/lib"}
-        status, text = self.run_parts("attention first bits golden rates", **known,
+        status, text = self.run_parts("tests train bits golden rates", **known,
                                       FAKE_TEST="test_attention_narrow is_one own")
         self.assertEqual(status, 1)
         self.assertIn("| attention_narrow, is_one, the GPU's best kernels | **FAILED** (status 1", text)
@@ -297,7 +140,7 @@ class Reports(unittest.TestCase):
                       text)
         with open(f"{self.folder}/bin/output") as output:
             lines = output.read().splitlines()
-        bf16 = [line for line in lines if "precision.params_dtype=bf16" in line]
+        bf16 = [line for line in lines if "precision.params_dtype=bf16" in line and "device=dry" not in line]
         self.assertGreater(len(bf16), 5)
         for line in lines:
             self.assertEqual("model.attention_backend=cudnn" in line, line in bf16, line)
@@ -305,14 +148,14 @@ class Reports(unittest.TestCase):
         for fake, why in (("test_attention_narrow is_one mma", None), ("test_ops_attention is_one ", None),
                           ("test_attention_narrow is_* own", None)):
             os.remove(f"{self.folder}/bin/output")
-            status, text = self.run_parts("attention first", **known, FAKE_TEST=fake)
+            status, text = self.run_parts("tests train", **known, FAKE_TEST=fake)
             self.assertNotIn("attention of later parts", text)
-        status, text = self.run_parts("attention first", FAKE_TEST="test_attention_narrow is_one own")
+        status, text = self.run_parts("tests train", FAKE_TEST="test_attention_narrow is_one own")
         self.assertIn("| attention of later parts | our own, which failed is_one: no libcudnn.so.9 here |", text)
 
     def test_a_hanging_test_is_killed_and_the_next_part_runs(self):
         self.write("hang.py", HANG)
-        status, text = self.run_parts("attention gemm again", FAKE_TEST="hang test_attention_narrow is_one own",
+        status, text = self.run_parts("tests again", FAKE_TEST="hang test_attention_narrow is_one own",
                                       GPU_CHECK_SCALE="0.1")
         self.assertEqual(status, 1)
         self.assertIn("| attention_narrow, is_one, the GPU's best kernels | **FAILED** (timeout, ", text)
@@ -320,35 +163,6 @@ class Reports(unittest.TestCase):
         self.assertIn("| gemm on the GPU | ok", text)
         self.assertIn("again, launches one by one: attention_narrow, is_one, the GPU's best kernels | fails again (",
                       text)
-        with open(f"{self.folder}/hung") as pids:
-            for pid in pids.read().split():
-                self.assertFalse(is_alive(pid), pid)
-
-    def test_the_time_limit_counts_from_the_start_of_the_script(self):
-        begin = time.time()
-        status, text = self.run_parts("doctor gemm", GPU_CHECK_BEGAN=f"{begin - 538:.0f}")
-        self.assertIn("| part gemm | not run: no time left (GPU_CHECK=gemm runs it alone) |", text)
-        status, text = self.run_parts("gemm", GPU_CHECK_BEGAN=f"{begin - 500:.0f}")
-        self.assertEqual(status, 0, text)
-        self.assertRegex(text, r"\| seconds before the first part, of all \| 50[0-9] of 540 \|")
-
-    def test_a_signal_leaves_a_complete_report(self):
-        self.write("hang.py", HANG)
-        path = f"{self.folder}/report.md"
-        process = subprocess.Popen([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, path],
-                                   env={**os.environ, "PATH": f"{self.folder}/path:{os.environ['PATH']}",
-                                        "GPU_CHECK": "gemm attention", "TMPDIR": self.folder,
-                                        "FAKE_TEST": "hang test_attention_narrow is_one own"},
-                                   stdout=subprocess.DEVNULL)
-        while not os.path.exists(f"{self.folder}/hung"):
-            self.assertIsNone(process.poll())
-            time.sleep(0.02)
-        process.terminate()
-        self.assertEqual(process.wait(30), 1)
-        with open(path) as report:
-            text = report.read()
-        self.assertIn("| gemm on the GPU | ok", text)
-        self.assertIn("| not finished; in part attention | **FAILED** (stopped by a signal) |", text)
         with open(f"{self.folder}/hung") as pids:
             for pid in pids.read().split():
                 self.assertFalse(is_alive(pid), pid)
@@ -379,7 +193,7 @@ class Reports(unittest.TestCase):
         self.write("gpu_torch.py", SMALL_TORCH)
         self.program("bin/cuboid", PROGRAM.replace("#!/bin/sh", "#!/bin/sh\ncase $LD_LIBRARY_PATH in */ours:*) ;; "
                                                    "*) exit 3 ;; esac"))
-        status, text = self.run_parts("train torch", GPU_CHECK_LIBRARIES=f"{self.folder}/ours:/opt/blas")
+        status, text = self.run_parts("train fastest torch", GPU_CHECK_LIBRARIES=f"{self.folder}/ours:/opt/blas")
         self.assertEqual(status, 0, text)
         for words in ("| PyTorch, llama3-8b | out of memory; both again with 24 layers |",
                       "| llama3-8b | 24 | 1 x 4096 x 8 | deterministic | 1000 | 51.0 %",
@@ -443,17 +257,15 @@ class Reports(unittest.TestCase):
             self.assertEqual(gpu_plan.largest_that_fits(lambda size, most=largest: size <= most), largest)
 
     def test_parts_run_in_the_documented_order(self):
-        first = ["doctor", "attention", "gemm", "golden", "first"]
-        self.assertEqual(list(gpu_report.PARTS), [*first, "ops", "bits", "waits", "train", "plan", "torch", "rates",
-                                                  "memcheck", "nccl", "again", "racecheck"])
         with open(f"{os.path.dirname(os.path.dirname(TOOLS))}/docs/cuda.md") as text:
             documented = re.findall(r"^\| (\w+) \| .* \| (\d+) \|$", text.read(), re.MULTILINE)
         self.assertEqual([row for row in documented if row[0] in gpu_report.PARTS],
                          [(name, str(limit)) for name, (_, limit) in gpu_report.PARTS.items()])
-        self.assertEqual(gpu_report.chosen_parts(""), list(gpu_report.PARTS))
+        listed = re.findall(r"^(\w+)  +\S", gpu_report.__doc__, re.MULTILINE)
+        self.assertEqual(listed, list(gpu_report.PARTS))
 
     def test_failures_are_reported_and_other_parts_run(self):
-        status, text = self.run_parts("memcheck nccl gemm", FAKE_FAIL="pipeline.schedule=zb-v")
+        status, text = self.run_parts("memcheck nccl tests", FAKE_FAIL="pipeline.schedule=zb-v")
         self.assertEqual(status, 1)
         self.assertIn("| ops_rows, memcheck | **FAILED** (status 9", text)
         self.assertIn("| 2 x 2 x 2, bf16, zb-v | **FAILED** (status 1, 0 s) |", text)
@@ -474,44 +286,48 @@ class Reports(unittest.TestCase):
         status, text = self.run_parts("waits")
         self.assertIn(f"| {row} | **FAILED** (0 of 0 steps", text)
         self.assertIn("GPT-2 124M: a figure | not measured |", text)
-        self.program("bin/cuboid_counted", "#!/bin/sh\nexit 3\n")
+        self.program("bin/cuboid_counted", "#!/bin/sh\n[ $1 = --version ] || exit 3\n")
         status, text = self.run_parts("waits")
         self.assertIn("step statistics | not measured |", text)
         self.assertEqual(status, 1)
 
     def test_a_loss_outside_of_its_bound(self):
         self.program("path/mpirun", MPIRUN.replace("exec", "FAKE_LOSS=5.6 exec"))
-        status, text = self.run_parts("nccl bits")
+        status, text = self.run_parts("schedules bits")
         self.assertEqual(status, 1)
-        self.assertIn("| 2 x 2 x 2, fp32, 1f1b | **FAILED** (outside: loss 5.6, 0.1 from one rank", text)
+        self.assertIn("| loss, 2 x 2 x 2, fp32, 1f1b | **FAILED** (outside: loss 5.6, 0.1 from one rank", text)
         self.assertIn("| one rank against pp 2, gpipe | **FAILED** (bits differ) |", text)
 
     def test_below_a_target_is_not_a_failure(self):
         self.write("gpu_torch.py", 'import sys\nsys.exit("this Python has no PyTorch")\n')
         self.program("bin/cuboid", PROGRAM.replace("0.51", "0.31"))
         self.write("bin/cuboid.dry", "no table")
-        status, text = self.run_parts("train torch")
+        status, text = self.run_parts("train fastest torch")
         self.assertIn("| gpt3-1.3b, model FLOPs utilization | 31.0 %, **below** 50 |", text)
         self.assertIn("| PyTorch, gpt2-124m | not run: this Python has no PyTorch |", text)
         self.assertIn("| llama3-8b, layers that fit | **FAILED**", text)
         self.assertIn("State: 1 failed, 2 below their targets.", text)
         self.assertEqual(status, 1)
 
-    def test_time_runs_out(self):
-        status, text = self.run_parts("golden doctor", FAKE_HANG="cluster.device=cuda", GPU_CHECK_SECONDS="6.5")
-        self.assertEqual(status, 1)
-        self.assertIn("| 20 steps of the quickstart's model, cuda | **FAILED** (timeout, ", text)
-        self.assertIn("| part doctor | not run: no time left (GPU_CHECK=doctor runs it alone) |", text)
+    def test_kernels_are_profiled(self):
+        self.program("path/ncu", NCU)
+        status, text = self.run_parts("ncu")
+        self.assertEqual(status, 0)
+        self.assertIn("| ncu, attention, forward | 120.32 us, memory 35.10 %, compute 61.00 %, occupancy 12.40 % |",
+                      text)
+        self.assertIn("| ncu, AdamW | not measured: ==WARNING== No kernels were profiled. |", text)
+        self.assertIn("    Section: GPU Speed Of Light Throughput\n", text)
+        self.assertNotIn("==PROF==", text)
 
     def test_an_unknown_part_is_rejected(self):
         done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, f"{self.folder}/r.md"],
                               env={**os.environ, "GPU_CHECK": "trian"}, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("gpu_check: GPU_CHECK has no part trian; valid: doctor attention gemm golden first ops",
+        self.assertIn("gpu_check: GPU_CHECK has no part trian; valid: doctor smoke train tests rates",
                       done.stderr)
 
     def test_the_report_is_complete_at_every_moment(self):
-        report = gpu_session.Report(f"{self.folder}/partial.md", "GPU check", "a GPU")
+        report = gpu_results.Report(f"{self.folder}/partial.md", "GPU check", "a GPU")
         report.row("first", "ok")
         with open(f"{self.folder}/partial.md") as text:
             output = text.read()

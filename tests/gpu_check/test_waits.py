@@ -101,9 +101,10 @@ class Steps(unittest.TestCase):
                 os.symlink(f"{self.folder}/text.{end}", f"{session.work}/text.{end}")
             gpu_report.part_waits(session)
             session.log.file.close()
-            self.assertEqual(report.wanted.state("waits")[0], state, report.text())
-            self.assertIn(shown, report.wanted.state("waits")[1])
-            self.assertRegex(report.wanted.state("graph memory")[1], r"^4\.0 MiB in addition to [0-9.]+ KiB planned; ")
+            wanted = report.wanted()
+            self.assertEqual(wanted.state("waits")[0], state, report.text())
+            self.assertIn(shown, wanted.state("waits")[1])
+            self.assertRegex(wanted.state("graph memory")[1], r"^4\.0 MiB in addition to [0-9.]+ KiB planned; ")
 
     def test_every_call_is_known(self):
         """The emulator has every function that the program calls."""

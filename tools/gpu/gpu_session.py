@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of tools/gpu/gpu_report.py: a report that is complete on disk after every line, a log of bounded size, and
-programs that run with a time limit.
+"""The base of tools/gpu/gpu_report.py: a log of bounded size, and programs that run with a time limit, several at once
+where nothing is timed.
 
 Caution: libraries packed in an archive are for Cuboid's programs only. PyTorch, nvidia-smi and the machine's compilers
 would fail with an older libstdc++, so LD_LIBRARY_PATH is set for our programs only."""
+import collections
+import concurrent.futures
 import glob
 import os
 import re
@@ -11,9 +13,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-
-from gpu_wanted import Wanted
 
 ONE_RANK = ["dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false", "pipeline.schedule=1f1b"]
 QUIET = ["train.eval_interval=0", "checkpoint.load=none", "checkpoint.save=none", "checkpoint.save_interval=0",
@@ -21,60 +22,12 @@ QUIET = ["train.eval_interval=0", "checkpoint.load=none", "checkpoint.save=none"
 LOG_BYTES = 12 << 20  # of all commands together
 COMMAND_BYTES = 200000  # of one command, at most
 OUTPUT_BYTES = 8 << 20  # of one command's output that is parsed
-LINE_CHARS = 400  # of a line in the report
+HANGS = 2  # commands of one kind that time out, before the others of the kind are omitted
 TINY = ["model.hidden_size=24", "model.kv_channels=8", "model.ffn_hidden_size=32", "model.seq_length=16"]
 CUDNN = "model.attention_backend=cudnn"
 
 
-# ---- the report ----
-
-class Report:
-    """Rows of one table, then sections, then the last lines of failed commands. The file is complete at all times."""
-
-    def __init__(self, path, title, machine):
-        self.path, self.title, self.machine = path, title, machine
-        self.rows, self.sections, self.failures, self.missed = [], {}, [], []
-        self.wanted = Wanted()
-        self.state = "not finished"
-
-    def row(self, name, result):
-        print(f"{name}: {result}", flush=True)
-        self.rows.append(f"| {name} | {result} |")
-        self.save()
-
-    def section(self, title, text):
-        """A section of the same title is replaced."""
-        self.sections[title] = f"## {title}\n\n{text.rstrip()}\n"
-        self.save()
-
-    def failed(self, name, why, output=""):
-        self.failures.append((name, output))
-        self.row(name, f"**FAILED** ({why})")
-
-    def target(self, name, value, least, unit="%"):
-        good = value >= least
-        if not good:
-            self.missed.append(name)
-        text = f"{value:.1f} {unit}, {'reaches' if good else '**below**'} {least:g}"
-        self.row(name, text)
-        return good, text
-
-    def text(self):
-        lines = [f"# {self.title}", "", self.machine, "", f"State: {self.state}.", "", *self.wanted.lines(), "",
-                 "| check | result |", "|---|---|", *self.rows, ""]
-        lines += self.sections.values()
-        if self.failures:
-            lines.append("## Failures\n")
-        for name, output in self.failures:
-            lines += [f"{name}:", "",
-                      *("    " + line[:LINE_CHARS] for line in output.splitlines()[-40:]), ""]
-        return "\n".join(lines)
-
-    def save(self):
-        with open(self.path + ".new", "w") as out:
-            out.write(self.text())
-        os.replace(self.path + ".new", self.path)
-
+# ---- output ----
 
 class Log:
     """Head and tail of every command's output. Each gets a small fraction of the remaining space, so that
@@ -83,16 +36,18 @@ class Log:
     def __init__(self, path, limit=LOG_BYTES):
         self.name, self.left = path, limit
         self.file = open(path, "wb")
+        self.lock = threading.RLock()
 
     def add(self, title, output):
-        limit = min(COMMAND_BYTES, self.left // 32)
-        if limit < 200:
-            return
-        entry = b"%s\n%s\n" % (cut(f"=== {title}".encode(), limit // 4),
-                               cut(output.encode(errors="replace"), limit // 2))
-        self.left -= len(entry)
-        self.file.write(entry)
-        self.file.flush()
+        with self.lock:
+            limit = min(COMMAND_BYTES, self.left // 32)
+            if limit < 200:
+                return
+            entry = b"%s\n%s\n" % (cut(f"=== {title}".encode(), limit // 4),
+                                   cut(output.encode(errors="replace"), limit // 2))
+            self.left -= len(entry)
+            self.file.write(entry)
+            self.file.flush()
 
 
 def cut(output, limit):
@@ -174,14 +129,21 @@ def mpi_environment(mpi):
 
 
 class Outcome:
-    """Outcome of a command. status None: timeout."""
+    """Outcome of a command. status None: timeout, of the command's own limit or, if it was cut, of the part's or the
+    call's; or it was omitted."""
 
-    def __init__(self, status, out, seconds, gone=True):
+    def __init__(self, status, out, seconds, gone=True, cut=False, omitted=False):
         self.status, self.out, self.seconds, self.gone = status, out, seconds, gone
+        self.cut, self.omitted = cut, omitted
 
     @property
     def good(self):
         return self.status == 0
+
+    @property
+    def known(self):
+        """Whether the program was good or bad: it had the time to be."""
+        return not self.cut and not self.omitted
 
     @property
     def why(self):
@@ -202,14 +164,27 @@ class Session:
         self.log = Log(os.path.splitext(report.path)[0] + ".log")
         self.device = os.environ.get("GPU_CHECK_DEVICE", "cuda")
         self.attention = []  # an override for all training on the GPU in two-byte types
-        self.running = None
-        self.broken = []  # (name, command, limit, env) of each check that failed
+        self.running = set()
+        self.stopped = False
+        self.out_of_time = False  # the call's time was over before the part was finished
+        self.hung = collections.Counter()  # of a kind of command: timeouts
+        self.broken = []  # [name, command, limit, env] of each check that failed
         self.cube = {}  # of a type: one rank's loss, its bound, the first schedule's steps
-        self.figures = {}  # of a model's name and a way: training_figures()
-        self.measured = []  # (model, figures) of part train, for part torch
+        self.figures = []  # training_figures(), with the names of model and way, and the number of layers
+        self.unfit = set()  # names of models of which no number of layers is known to fit
+        self.tests = {}  # of a test program: the names of its tests
 
     def begin_part(self, limit):
         self.part_end = time.monotonic() + limit * self.scale
+        self.out_of_time = False
+
+    def has_time(self, name):
+        """False, with a row of the report, if there is no time for one more command of the part."""
+        if self.left() >= 5:
+            return True
+        self.out_of_time = self.out_of_time or self.end <= self.part_end
+        self.report.row(name, "not run: no time left")
+        return False
 
     def left(self):
         return min(self.end, self.part_end) - time.monotonic()
@@ -229,7 +204,8 @@ class Session:
 
     def tool(self, name):
         """The path of one of CUDA's programs, or None."""
-        found = [shutil.which(name), *glob.glob(f"/usr/local/cuda*/bin/{name}"), *glob.glob(f"/opt/nvidia/*/{name}")]
+        found = [shutil.which(name), *glob.glob(f"/usr/local/cuda*/bin/{name}"), *glob.glob(f"/opt/nvidia/*/{name}"),
+                 *sorted(glob.glob(f"/opt/nvidia/*/*/{name}"), reverse=True)]
         return next((path for path in found if path and os.access(path, os.X_OK)), None)
 
     def mpi_environment(self):
@@ -251,45 +227,79 @@ class Session:
     def run(self, command, limit, env=None):
         """Its output and status. When it runs out of time, its whole session of processes is ended."""
         begin = time.monotonic()
-        limit = min(limit * self.scale, self.left())
-        if limit < 1:
-            return Outcome(None, "", 0.0)
+        allowed = min(limit * self.scale, self.left())
+        if allowed < 1 or self.stopped:
+            self.out_of_time = self.out_of_time or self.end <= self.part_end
+            return Outcome(None, "", 0.0, cut=True)
         ours = self.libraries() if command[0].startswith(self.folder + os.sep) else {}
         gone = True
         with tempfile.TemporaryFile() as out:
             try:
-                self.running = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **ours, **(env or {})},
-                                                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                                start_new_session=True)
+                process = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **ours, **(env or {})},
+                                           stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                           start_new_session=True)
             except OSError as error:
                 return Outcome(127, str(error), 0.0)
+            self.running.add(process)
             try:
-                status = self.running.wait(limit)
+                status = process.wait(allowed)
             except subprocess.TimeoutExpired:
                 status = None
-            if status is None or processes_of(self.running.pid):
-                gone = end_session(self.running, 5.0 * min(1.0, self.scale))
+            if status is None or processes_of(process.pid):
+                gone = end_session(process, 5.0 * min(1.0, self.scale))
+            self.running.discard(process)
             text = read_ends(out)
         self.log.add(f"{' '.join(command)}: {status}", text)
-        return Outcome(status, text, time.monotonic() - begin, gone)
+        cut = status is None and allowed < limit * self.scale
+        self.out_of_time = self.out_of_time or (cut and self.end <= self.part_end)
+        return Outcome(status, text, time.monotonic() - begin, gone, cut)
 
     def stop(self):
-        """Ends the running command when this program is terminated."""
-        if self.running is not None and self.running.poll() is None:
-            end_session(self.running, 1.0)
+        """Ends the running commands, and starts no more, when this program is terminated."""
+        self.stopped = True
+        for process in list(self.running):
+            if process.poll() is None:
+                end_session(process, 1.0)
 
-    def check(self, name, command, limit, env=None):
-        """A row of the report. The last lines of the output are kept when it failed."""
+    def at_once(self, tasks):
+        """Calls functions that check programs of which nothing is timed, several at once -> their results."""
+        with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
+            return list(pool.map(lambda task: task(), tasks))
+
+    def check(self, name, command, limit, env=None, kind=None):
+        """A row of the report. The last lines of the output are kept when it failed. After two commands of a kind that
+        hang the others of it are omitted: each would cost its whole limit."""
+        if kind is not None and self.hung[kind] >= HANGS:
+            self.report.row(name, f"not run: {HANGS} times {kind} hung")
+            return Outcome(None, "", 0.0, omitted=True)
         outcome = self.run(command, limit, env)
         if outcome.good:
             self.report.row(name, f"ok, {outcome.seconds:.0f} s")
+        elif outcome.cut:
+            self.report.row(name, f"not finished in {outcome.seconds:.0f} s: no time left")
         else:
             self.note_failure(name, command, limit, env, outcome)
+            self.hung[kind] += outcome.status is None
         return outcome
 
     def note_failure(self, name, command, limit, env, outcome):
-        self.broken.append((name, command, limit, env))
+        self.broken.append([name, command, limit, env])
         self.report.failed(name, f"{outcome.why}, {outcome.seconds:.0f} s", outcome.out)
+
+    # ---- what the next call has to know ----
+
+    def known(self):
+        """Failed test programs are repeated by part `again`; other commands use files of this call."""
+        tests = [[name, [word.replace(self.folder, "{folder}") for word in command], limit, env]
+                 for name, command, limit, env in self.broken if not any(self.work in word for word in command)]
+        return {"attention": self.attention, "hung": {kind: n for kind, n in self.hung.items() if kind},
+                "broken": tests, "figures": self.figures}
+
+    def learn(self, known):
+        self.attention, self.figures = known["attention"], known["figures"]
+        self.hung.update(known["hung"])
+        self.broken = [[name, [word.replace("{folder}", self.folder) for word in command], limit, env]
+                       for name, command, limit, env in known["broken"]]
 
     def cuboid(self, *arguments):
         return [self.path("bin", "cuboid"), *arguments]

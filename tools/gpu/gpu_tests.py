@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of tools/gpu/gpu_report.py that run test programs: doctor, attention, gemm, ops, the sanitizer's, again."""
+"""The parts of tools/gpu/gpu_report.py that run test programs: doctor, smoke, tests, the sanitizer's, again."""
 import re
 
 from gpu_session import CUDNN, as_code
@@ -14,11 +14,50 @@ MEMCHECK = [("ops_rows", "*/norm_*ward"), ("attention_narrow", "*/bits*"), ("ops
 RACECHECK = [("ops_rows", "*/norm_*ward"), ("attention_narrow", "*/bits*"), ("ops_sums", "*/*"),
              ("ops_attention", "*/forward_and*")]
 ONE_TEST_S = 45  # of attention: limits a test that hangs
+# Forward and backward passes of the wgmma kernels; matrix multiplication in all three layouts.
+SMOKE = [("attention_narrow", "matches_attention", "own"), ("gemm_narrow", "many_panels", ""),
+         ("gemm", "many_panels", "")]
+
+
+class DoesNotStart(Exception):
+    """A program does not start on this machine: nothing that follows would say anything."""
+
+
+def list_tests(s):
+    """The tests of each program, in s.tests. Raises DoesNotStart."""
+    def of(name):
+        outcome = s.run([s.path("bin", "test_" + name), "--list"], 20)
+        s.tests[name] = re.findall(r"^\W+ (\w+)$", outcome.out, re.MULTILINE)
+        if not outcome.good or not s.tests[name]:
+            raise DoesNotStart(f"test_{name} --list: {outcome.why}: {last_line(outcome)}")
+
+    s.at_once([lambda name=name: of(name) for name in TESTS])
+
+
+def last_line(outcome):
+    return ([line for line in outcome.out.splitlines() if line.strip()] or ["no output"])[-1]
+
+
+def check_programs(s):
+    """Before anything is measured: that each program starts. Raises DoesNotStart."""
+    for name in ("cuboid", "cuboid_counted"):
+        outcome = s.run([s.path("bin", name), "--version"], 20)
+        if not outcome.good:
+            raise DoesNotStart(f"{name} --version: {outcome.why}: {last_line(outcome)}")
+    for name in ("bench_ops", "test_golden"):  # They report an argument that they do not have, with status 2.
+        outcome = s.run([s.path("bin", name), "nonsense"], 20)
+        if outcome.status != 2:
+            raise DoesNotStart(f"{name}: {outcome.why}: {last_line(outcome)}")
+    list_tests(s)
+    s.report.row("programs that start", f"all {4 + len(TESTS)}")
 
 
 def part_doctor(s):
-    outcome = s.check("doctor", s.cuboid("doctor"), 40)
+    """Raises DoesNotStart if it fails; if it is too slow the rest may still work."""
+    outcome = s.check("doctor", s.cuboid("doctor"), 60)
     s.report.section("The machine", as_code(outcome.out))
+    if outcome.status not in (0, None):
+        raise DoesNotStart(f"cuboid doctor: {outcome.why}: {last_line(outcome)}")
 
 
 def test_environment(s):
@@ -26,32 +65,36 @@ def test_environment(s):
     return {"CUBOID_TEST_DEVICE": s.device, **cudnn}
 
 
-def test_names(s, program):
-    """The tests listed by a program; a single run of all if it cannot list them."""
-    listed = re.findall(r"^\W+ (\w+)$", s.run([s.path("bin", "test_" + program), "--list"], 20).out, re.MULTILINE)
-    return listed or ["*"]
+def check_test(s, program, test, kind):
+    """One test in a process of its own, with a limit of its own: a kernel that hangs costs one test -> (test, kind) and
+    its outcome."""
+    which = {"CUBOID_TEST_KIND": kind} if kind else {}
+    outcome = s.check(f"{program}, {test}" + (f", {KINDS[kind]}" if kind else ""),
+                      [s.path("bin", "test_" + program), "--filter", f"*/{test}", "-j1"], ONE_TEST_S,
+                      {**test_environment(s), **which}, f"{program} {kind}".strip())
+    return test, kind, outcome
 
 
-def part_attention(s):
-    """Each test in a process of its own, with a limit of its own: a kernel that hangs costs one test. After a failure
-    of our own tensor-core kernels later parts use cuDNN's, so that the rest can still be tested."""
-    failed = {}
-    for program in ATTENTION_TESTS:
-        bad = []
-        kinds = KINDS if program == "attention_narrow" else {"": ""}
-        for test in test_names(s, program):
-            for kind in kinds:
-                which = {"CUBOID_TEST_KIND": kind} if kind else {}
-                good = s.check(f"{program}, {test}" + (f", {KINDS[kind]}" if kind else ""),
-                               [s.path("bin", "test_" + program), "--filter", f"*/{test}", "-j1"], ONE_TEST_S,
-                               {**test_environment(s), **which}).good
-                bad += [] if good else [(test, kind)]
-        failed[program] = bad
-        s.report.wanted.see("ops", not bad, f"{program} failed: {', '.join(sorted({test for test, _ in bad}))}")
-    bad = failed["attention_narrow"]
+def attention_tasks(s, program):
+    """cuDNN's tests do not depend on the kind of our own kernels, and run once."""
+    kinds = list(KINDS) if program == "attention_narrow" else [""]
+    return [lambda test=test, kind=kind: check_test(s, program, test, kind)
+            for test in s.tests[program] for kind in (kinds[:1] if "cudnn" in test else kinds)]
+
+
+def part_smoke(s):
+    """The kernels that all training uses, in seconds; with cuDNN's attention, in case that ours fails."""
+    cudnn = [("attention_narrow", test, "own") for test in s.tests["attention_narrow"] if "cudnn" in test]
+    done = s.at_once([lambda which=which: check_test(s, *which) for which in [*SMOKE, *cudnn]])
+    choose_attention(s, [done[0], *done[len(SMOKE):]])
+
+
+def choose_attention(s, done):
+    """After a failure of our own tensor-core kernels later parts use cuDNN's, so that the rest can still be tested."""
+    bad = [(test, kind) for test, kind, outcome in done if outcome.known and not outcome.good]
     ours = [test for test, kind in bad if kind == "own" and "cudnn" not in test]
     theirs = [test for test, _ in bad if "cudnn" in test]
-    if not ours:
+    if not ours or s.attention:
         return
     if theirs or not s.has_library("libcudnn.so.9"):
         why = f"{theirs[0]} failed, too" if theirs else "no libcudnn.so.9 here"
@@ -61,21 +104,29 @@ def part_attention(s):
     s.report.row("attention of later parts", f"**cuDNN's** ({CUDNN}): our own failed {', '.join(ours)}")
 
 
-def run_tests(s, names, limit):
-    for name in names:
-        # cuBLASLt's algorithm determines the bits of a GEMM, and depends on alignment.
-        which = f"{name}/!(*bits)" if name in ("gemm", "gemm_narrow") else "*/*"
-        good = s.check(f"{name} on the GPU", [s.path("bin", "test_" + name), "--filter", which], limit,
-                       test_environment(s)).good
-        s.report.wanted.see("ops", good, f"{name} failed")
+def check_program(s, name):
+    """All tests of a program, two at once."""
+    # cuBLASLt's algorithm determines the bits of a GEMM, and depends on alignment.
+    which = f"{name}/!(*bits)" if name in ("gemm", "gemm_narrow") else "*/*"
+    outcome = s.check(f"{name} on the GPU", [s.path("bin", "test_" + name), "--filter", which, "-j2"], 60,
+                      test_environment(s))
+    if outcome.known:
+        s.report.see("ops", outcome.good, f"{name} failed")
 
 
-def part_gemm(s):
-    run_tests(s, GEMM_TESTS, 40)
-
-
-def part_ops(s):
-    run_tests(s, OP_TESTS, 60)
+def part_tests(s):
+    """Attention test by test, the others by program."""
+    attention = {program: attention_tasks(s, program) for program in ATTENTION_TESTS}
+    tasks = [*sum(attention.values(), []), *(lambda name=name: check_program(s, name) for name in TESTS
+                                             if name not in ATTENTION_TESTS)]
+    done = s.at_once(tasks)
+    for program, tasks in attention.items():
+        these, done = done[:len(tasks)], done[len(tasks):]
+        bad = sorted({test for test, _, outcome in these if outcome.known and not outcome.good})
+        if bad or all(outcome.known for _, _, outcome in these):
+            s.report.see("ops", not bad, f"{program} failed: {', '.join(bad)}")
+        if program == "attention_narrow":
+            choose_attention(s, these)
 
 
 def sanitize(s, tool, plan):
@@ -86,13 +137,13 @@ def sanitize(s, tool, plan):
     # LD_LIBRARY_PATH is set for our program, which `env` starts, and not for the sanitizer.
     ours = ["env", *(f"{key}={value}" for key, value in s.libraries().items())]
     for name, which in plan:
-        if s.left() < 5:
-            s.report.row(f"{name}, {tool}", "not run: no time left")
+        if not s.has_time(f"{name}, {tool}"):
             continue
-        good = s.check(f"{name}, {tool}", [
+        outcome = s.check(f"{name}, {tool}", [
             sanitizer, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", *ours,
-            s.path("bin", "test_" + name), "--filter", which, "-j1"], 90, {"CUBOID_TEST_DEVICE": s.device}).good
-        s.report.wanted.see(tool, good, f"{name} failed")
+            s.path("bin", "test_" + name), "--filter", which, "-j1"], 90, {"CUBOID_TEST_DEVICE": s.device}, tool)
+        if outcome.known:
+            s.report.see(tool, outcome.good, f"{name} failed")
 
 
 def part_memcheck(s):
@@ -106,8 +157,7 @@ def part_racecheck(s):
 def part_again(s):
     """Reruns failed checks with blocking launches: a failure that does not reproduce depends on timing."""
     for name, command, limit, env in list(s.broken):
-        if s.left() < 5:
-            s.report.row(f"again: {name}", "not run: no time left")
+        if not s.has_time(f"again: {name}"):
             continue
         outcome = s.run(command, min(limit, 40), {**(env or {}), "CUDA_LAUNCH_BLOCKING": "1"})
         s.report.row(f"again, launches one by one: {name}",

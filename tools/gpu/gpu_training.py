@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of tools/gpu/gpu_report.py that measure rates: first (one training run), train, torch, rates."""
+"""The parts of tools/gpu/gpu_report.py that measure rates: train, fastest, torch, rates."""
 import json
 import os
 import re
@@ -13,7 +13,7 @@ ATTENTION_SHARE = 80.0  # of cuDNN's rate
 
 
 class Model:
-    """A model of part `train`. target: the utilization to reach, attention counted in full."""
+    """A model to train. target: the utilization to reach, attention counted in full."""
 
     def __init__(self, name, recipe, seq, batch, microbatches, target, vocabulary, overrides=()):
         self.name, self.recipe, self.seq, self.batch, self.target = name, recipe, seq, batch, target
@@ -88,28 +88,31 @@ def torch_figures(s, model, layers):
 
 def figures_of(s, model, way, overrides, peak):
     """training_figures() of one way to train the model, measured once; None: it failed."""
-    if (model.name, way, model.layers) in s.figures:
-        return s.figures[model.name, way, model.layers]
+    key = {"model": model.name, "layers": model.layers, "way": way}
+    for known in s.figures:
+        if key.items() <= known.items():
+            return known
     command, folder = s.train(f"{model.name}-{way}", model.recipe, *train_overrides(
         s, model, f"cluster.device={s.device}", "train.train_iters=8", f"logging.peak_flops={peak or 0:g}",
         *(override.format(work=s.work) for override in overrides)))
-    outcome = s.check(f"training, {model.name}, bf16, {way}", command, 90)
+    outcome = s.check(f"training, {model.name}, bf16, {way}", command, 90, kind="training")
     if not outcome.good:
         return None
-    figures = {**training_figures(read_metrics(folder)), "way": way}
-    s.figures[model.name, way, model.layers] = figures
-    s.report.row(f"{model.name}, {way}", f"{figures['tokens_per_s']:.0f} tokens/s, {figures['step_time_s']:.3g} s")
+    figures = {**training_figures(read_metrics(folder)), **key}
+    s.figures.append(figures)
+    share = f", {100 * figures['mfu']:.1f} % of the peak" if peak else ""
+    s.report.row(f"{model.name}, {way}",
+                 f"{figures['tokens_per_s']:.0f} tokens/s, {figures['step_time_s']:.3g} s{share}")
     if way == "fastest":
         backends = re.findall(r"^attention: (.*)$", outcome.out, re.MULTILINE)
-        s.report.wanted.see("faster", bool(backends),
-                            "; ".join(backends) or f"{model.name}: no attention backend printed")
+        s.report.see("faster", bool(backends), "; ".join(backends) or f"{model.name}: no attention backend printed")
     return figures
 
 
-def our_figures(s, model, peak, ways=WAYS):
-    """training_figures() of the fastest configuration; None: all failed."""
-    found = [figures_of(s, model, way, overrides, peak) for way, overrides in ways]
-    return max((figures for figures in found if figures), key=lambda f: f["tokens_per_s"], default=None)
+def best_figures(s, model):
+    """The highest rate measured so far, in this call or an earlier one; None: there is none."""
+    found = [figures for figures in s.figures if (figures["model"], figures["layers"]) == (model.name, model.layers)]
+    return max(found, key=lambda figures: figures["tokens_per_s"], default=None)
 
 
 def compare_with_torch(s, model, ours, peak):
@@ -118,60 +121,76 @@ def compare_with_torch(s, model, ours, peak):
     if theirs is None and "out of memory" in why.lower() and model.layers and model.layers > 8:
         model.layers -= 8
         s.report.row(f"PyTorch, {model.name}", f"out of memory; both again with {model.layers} layers")
-        ours = our_figures(s, model, peak, [way for way in (*WAYS, GRAPHS) if way[0] == ours["way"]]) or ours
+        overrides = dict([*WAYS, GRAPHS])[ours["way"]]
+        ours = figures_of(s, model, ours["way"], overrides, peak) or ours
         theirs, why = torch_figures(s, model, model.layers)
     if theirs is None:
         s.report.row(f"PyTorch, {model.name}", f"not run: {why}")
         return ours, None
-    s.report.wanted.see(f"{model.name} torch", *s.report.target(
+    s.report.see(f"{model.name} torch", *s.report.target(
         f"{model.name}, Cuboid's tokens/s over PyTorch's", 100 * ours["tokens_per_s"] / theirs["tokens_per_s"], 110.0))
     return ours, theirs
 
 
-def part_first(s):
-    """One training run, before any long measurement: checks that it trains, and at what rate."""
-    write_ids_once(s, MODELS[0])
-    way, overrides = WAYS[0]
-    figures_of(s, MODELS[0], way, overrides, peak_of(s.gpu_name))
+def models_here(s):
+    """The models, with as many layers as fit on this GPU."""
+    for model in MODELS:
+        write_ids_once(s, model)
+        if model.name == "llama3-8b" and not s.tiny and model.layers is None:
+            model.layers = layers_that_fit(s, model, 0.9 * s.gpu_bytes)
+            if model.layers is None:
+                if model.name not in s.unfit:
+                    s.report.failed("llama3-8b, layers that fit", "the dry run does not say, or not one does")
+                s.unfit.add(model.name)
+                continue
+        yield model
 
 
 def part_train(s):
-    """Cuboid's figures of all models; PyTorch, which compiles for minutes, is a part of its own."""
+    """The default configuration. A later part may still reach a target that it does not reach."""
     peak = peak_of(s.gpu_name)
-    for model in MODELS:
-        write_ids_once(s, model)
-        if model.name == "llama3-8b" and not s.tiny:
-            model.layers = layers_that_fit(s, model, 0.9 * s.gpu_bytes)
-            if model.layers is None:
-                s.report.failed("llama3-8b, layers that fit", "the dry run does not say, or not one does")
-                continue
-        ours = our_figures(s, model, peak, [*WAYS, GRAPHS] if model.name == "gpt2-124m" else WAYS)
-        if ours is None:
-            continue
-        s.measured.append((model, ours))
-        if peak:
-            s.report.wanted.see(f"{model.name} mfu", *s.report.target(f"{model.name}, model FLOPs utilization",
-                                                                      100 * ours["mfu"], model.target))
-    training_section(s, peak, [(model, ours, None) for model, ours in s.measured])
+    way, overrides = WAYS[0]
+    measured = [(model, figures_of(s, model, way, overrides, peak), None) for model in models_here(s)]
+    for model, ours, _ in measured:
+        if ours and peak and 100 * ours["mfu"] >= model.target:
+            s.report.see(f"{model.name} mfu", True, f"{100 * ours['mfu']:.1f} %, {way}")
+    training_section(s, "Training, deterministic", peak, measured)
+
+
+def part_fastest(s):
+    """All choices by timing; CUDA graphs for the model with the shortest kernels."""
+    peak = peak_of(s.gpu_name)
+    measured = []
+    for model in models_here(s):
+        for way, overrides in [*WAYS[1:], *([GRAPHS] if model.name == "gpt2-124m" else [])]:
+            measured.append((model, figures_of(s, model, way, overrides, peak), None))
+        ours = best_figures(s, model)
+        if ours and peak:
+            s.report.see(f"{model.name} mfu", *s.report.target(f"{model.name}, model FLOPs utilization",
+                                                               100 * ours["mfu"], model.target))
+    training_section(s, "Training, choices by timing", peak, measured)
 
 
 def part_torch(s):
-    """PyTorch's figures next to those of part train."""
+    """PyTorch's figures next to the best of ours."""
     peak = peak_of(s.gpu_name)
-    if not s.measured:
-        s.report.row("PyTorch", "not run: there are no figures of part train to compare with")
-    training_section(s, peak, [(model, *compare_with_torch(s, model, ours, peak)) for model, ours in s.measured])
+    ours = [(model, best_figures(s, model)) for model in models_here(s)]
+    if not any(figures for _, figures in ours):
+        s.report.row("PyTorch", "not run: there are no figures of train or fastest to compare with")
+        return
+    training_section(s, "Training, Cuboid and PyTorch", peak,
+                     [(model, *compare_with_torch(s, model, figures, peak)) for model, figures in ours if figures])
 
 
-def training_section(s, peak, measured):
+def training_section(s, title, peak, measured):
     lines = ["| model | layers | B x S x m | way | Cuboid tok/s | MFU, attention in full | MFU, its causal half "
              "| memory | PyTorch tok/s | Cuboid / PyTorch |", "|---|---|---|---|---|---|---|---|---|---|"]
-    lines += [train_line(model, ours, theirs) for model, ours, theirs in measured]
+    lines += [train_line(model, ours, theirs) for model, ours, theirs in measured if ours]
     text = "\n".join(lines)
     text += "\n\nMedians of the steps after the third. In full: 12 layers x S x A x D per token for attention"
     text += " (Narayanan et al. 2021); its causal half is what Megatron-LM counts today."
     text += f" Of {peak / 1e12:.0f} TFLOP/s." if peak else " No peak is known for this GPU."
-    s.report.section("Training", text)
+    s.report.section(title, text)
 
 
 def train_line(model, ours, theirs):
@@ -193,17 +212,19 @@ def part_rates(s):
         batch, seq = (1, 64) if s.tiny else (batch, seq)
         outcome = s.check(f"rates, {dtype}, {model}", [
             s.path("bin", "bench_ops"), f"device={s.device}", f"type={dtype}", f"model={model}", f"batch={batch}",
-            f"sequence={seq}", *(["attention=cudnn"] if s.attention else [])], 60)
+            f"sequence={seq}", *(["attention=cudnn"] if s.attention else [])], 60, kind="bench_ops")
+        if not outcome.known:
+            continue
         shares = copy_shares(outcome.out)
         low = {name: share for name, share in shares.items() if share < COPY_SHARE}
         if shares:
             listed = ", ".join(f"{name} {share:.0f}" for name, share in sorted(low.items(), key=lambda x: x[1]))
-            s.report.wanted.see("copy", not low, f"{dtype}, {model}: {listed}")
+            s.report.see("copy", not low, f"{dtype}, {model}: {listed}")
             s.report.row(f"at {COPY_SHARE:.0f} % of the copy's rate or more, {dtype}, {model}",
                          f"{len(shares) - len(low)} of {len(shares)} memory-bound ops" +
                          (f"; below: {listed}" if low else ""))
         for line in re.findall(r"^own attention: (.*)$", outcome.out, re.MULTILINE)[:1 if dtype == "bf16" else 0]:
             s.report.row(f"own attention, {dtype}, {model}", line)
             share = attention_share(line)
-            s.report.wanted.see("attention", share >= ATTENTION_SHARE, f"{model}: {share:.0f} %")
+            s.report.see("attention", share >= ATTENTION_SHARE, f"{model}: {share:.0f} %")
         s.report.section(f"Rates, {dtype}, {model}, batch {batch} x {seq}", as_code(outcome.out))
