@@ -25,6 +25,7 @@ static const char *const given_keys[GIVEN_COUNT] = {
     [GIVEN_SAVE] = "checkpoint.save",
     [GIVEN_VIRTUAL] = "pipeline.virtual_stages",
     [GIVEN_TIMES] = "pipeline.auto_times",
+    [GIVEN_BUCKET] = "parallel.bucket_size_mb",
 };
 
 static void read_given(const struct recipe *recipe, bool given[GIVEN_COUNT])
@@ -94,6 +95,14 @@ static enum schedule_times default_times(const struct recipe *r)
     return TIMES_PLAN;
 }
 
+/* As Megatron-core: 40 Mi gradients in fp32, or 1 Mi for each data-parallel rank. A ring sends an n-th of a
+ * bucket at a time, so larger groups need larger buckets. */
+static double default_bucket_mb(int data_parallel_size)
+{
+    const double least = 160.0, each = 4.0;
+    return each * data_parallel_size > least ? each * data_parallel_size : least;
+}
+
 static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUNT])
 {
     struct model_config *model = &r->model;
@@ -116,6 +125,8 @@ static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUN
         int64_t data = others > 0 ? ranks / others : 0;
         parallel->data_parallel_size = data > 0 ? (int)data : 1;
     }
+    if (!given[GIVEN_BUCKET])
+        r->data_parallel.bucket_size_mb = default_bucket_mb(parallel->data_parallel_size);
     if (!given[GIVEN_VIRTUAL])
         r->pipeline.virtual_stages = default_virtual_stages(r);
     if (!given[GIVEN_TIMES])

@@ -20,6 +20,7 @@ enum given_key {
     GIVEN_SAVE,
     GIVEN_VIRTUAL,
     GIVEN_TIMES,
+    GIVEN_BUCKET,
     GIVEN_COUNT
 };
 

@@ -112,10 +112,13 @@ const struct recipe_row recipe_rows[] = {
     ROW("parallel.nccl_ub", BOOL, data_parallel.nccl_ub, "false",
         "Register gradient buffers with NCCL (ncclCommRegister), which can then reduce in place. On GPUs, "
         "with zero_stage 0 and deterministic false."),
-    ROW("parallel.bucket_size_mb", REAL, data_parallel.bucket_size_mb, "25",
+    ROW("parallel.bucket_size_mb", REAL, data_parallel.bucket_size_mb, NULL,
         "Size of gradient buckets in MiB, with zero_stage 0 and 1. Results are bit-identical for any "
         "value.",
-        BETWEEN(1e-4, 1e6)),
+        BETWEEN(1e-4, 1e6),
+        .derived = "as in Megatron-core: 160 (40 Mi gradients in fp32), or 4 x data_parallel_size if that "
+                   "is more",
+        .one_rank = "auto"),
     ROW("parallel.gradient_reduce_dtype", CHOICE, parallel.gradient_reduce_dtype, "fp32",
         "Data type of gradient reductions.", .choices = dtypes),
 
