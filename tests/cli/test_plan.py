@@ -216,10 +216,14 @@ def test_limits():
     full = planned("assume.reserved_bytes=80000000000")
     expect("memory is the first limit where it does not fit", full["limits"][0]["limit"] == "memory" and
            full["limits"][0]["fraction"] > 1 and not full["fits"], full)
-    used = planned(f"assume.reserved_bytes={int(0.95 * own['device_memory_bytes'] - own['needed_bytes'])}")
-    expect("and the last where it nearly does", used["fits"] and used["limits"][-1]["limit"] == "memory", used)
+    expect("a plan that does not fit is of its own class", full["memory_class"] == "does not fit", full)
+    for share, headroom, kind in ((0.985, 0.05, "tight"), (0.985, 0.01, "fits"), (0.94, 0.05, "fits")):
+        used = planned(f"assume.reserved_bytes={int(share * own['device_memory_bytes'] - own['needed_bytes'])}",
+                       f"cluster.memory_headroom={headroom}")
+        expect("and the last where it nearly does", used["fits"] and used["limits"][-1]["limit"] == "memory", used)
+        expect("little headroom is a class of its own", used["memory_class"] == kind, used)
     for zero in (0, 1, 3):
-        got = planned(f"parallel.zero_stage={zero}")["exposed_communication_s"]
+        got = planned(f"parallel.zero_stage={zero}", "parallel.bucket_size_mb=25")["exposed_communication_s"]
         expect("gathers and reductions of ZeRO are apart", (got["zero"] > got["dp"]) == (zero > 0), got)
     expect("nothing is in host memory", own["host_memory_bytes"] == 0, own)
     host = planned("memory.offload_optimizer=true")

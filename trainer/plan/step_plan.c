@@ -192,6 +192,11 @@ int64_t step_plan_needed(const struct cluster_profile *profile, const struct run
     return (int64_t)((double)bytes * (1.0 + lost)) * ranks + reserved;
 }
 
+int64_t step_plan_limit(const struct cluster_profile *profile, const struct recipe *recipe)
+{
+    return (int64_t)((double)profile->device.memory_bytes * (1.0 - recipe->cluster.memory_headroom));
+}
+
 enum status step_plan_formula_bytes(const struct run *run, int64_t *out)
 {
     return memory_formula_max(run, run_threads(run, run->mesh.world), out);
@@ -202,6 +207,7 @@ static void check_fit(struct step_plan *plan)
     plan->device_bytes = plan->profile->device.memory_bytes;
     plan->needed_bytes = step_plan_needed(plan->profile, plan->run, plan->ranks[plan->peak_rank].bytes);
     plan->fits = plan->needed_bytes <= plan->device_bytes;
+    plan->tight = plan->fits && plan->needed_bytes > step_plan_limit(plan->profile, plan->run->recipe);
 }
 
 enum status step_plan_check_profile(const struct run *run, const struct cluster_profile *profile)

@@ -31,6 +31,7 @@ struct step_plan {
     int64_t device_bytes; // memory of one device
     int64_t needed_bytes; // needed by its ranks, with reserved memory
     bool fits;            // true without a profile
+    bool tight;           // fits, but leaves less than cluster.memory_headroom
     bool assumes_memory;  // the ranks' memory is that of the formula under the section `assume`
 };
 
@@ -53,6 +54,9 @@ void step_plan_free(struct step_plan *plan);
 /* Memory that the ranks of one device need if the largest of them allocates `bytes`: with fragmentation and
  * reserved memory. */
 int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes);
+
+/* Memory of a device that a chosen layout may need: without cluster.memory_headroom. */
+int64_t step_plan_limit(const struct cluster_profile *profile, const struct recipe *recipe);
 
 /* Whether the recipe assumes a program that gathers updated weights during the next step (tape_gathers.h). */
 bool step_plan_overlaps_gathers(const struct recipe *recipe);

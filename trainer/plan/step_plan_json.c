@@ -51,7 +51,10 @@ static void add_memory(const struct step_plan *plan, struct text *out)
         return;
     add_integer(out, "device_memory_bytes", plan->device_bytes);
     add_integer(out, "needed_bytes", plan->needed_bytes);
-    text_add(out, ", \"fits\": %s", plan->fits ? "true" : "false");
+    text_add(out, ", \"fits\": %s, \"memory_class\": \"%s\"", plan->fits ? "true" : "false",
+             !plan->fits   ? "does not fit"
+             : plan->tight ? "tight"
+                           : "fits");
 }
 
 static void add_stages(const struct step_plan *plan, struct text *out)

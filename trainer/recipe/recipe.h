@@ -216,9 +216,10 @@ struct recipe_cluster {
     char *transport;  // name of a transport, or "auto": see recipe_transport()
     char *dry_device; // device whose memory is counted if `device` is dry: "cpu" or "cuda"
     bool cuda_graphs;
-    char *profile;     // name or path of a cluster profile: profile_load()
-    int nodes;         // 0: unset
-    int gpus_per_node; // 0: unset
+    char *profile;          // name or path of a cluster profile: profile_load()
+    double memory_headroom; // fraction of a device's memory that a chosen layout leaves free
+    int nodes;              // 0: unset
+    int gpus_per_node;      // 0: unset
     int ranks_per_gpu;
     int threads_per_rank; // 0: see run_threads()
     char *time;           // time limit of the batch job: slurm_seconds()
@@ -245,8 +246,8 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_MAX_CHOSEN = 8 }; // keys that a plan can choose
-enum { RECIPE_MAX_ROWS = 256 }; // room for an origin of each row of the table
+enum { RECIPE_MAX_CHOSEN = 11 }; // keys that a plan can choose
+enum { RECIPE_MAX_ROWS = 256 };  // room for an origin of each row of the table
 
 struct recipe {
     char *name;

@@ -3,11 +3,10 @@
 #include "trainer/recipe/recipe_table.h"
 
 /* The keys opened by `parallel: auto`, unless given. */
-static const char *const layout_keys[] = {"parallel.tensor_parallel_size",
-                                          "parallel.pipeline_parallel_size",
-                                          "parallel.zero_stage",
-                                          "parallel.sequence_parallel",
-                                          "pipeline.schedule",
+static const char *const layout_keys[] = {"parallel.tensor_parallel_size", "parallel.pipeline_parallel_size",
+                                          "parallel.zero_stage",           "parallel.sequence_parallel",
+                                          "parallel.tp_comm_overlap",      "parallel.overlap_param_gather",
+                                          "parallel.bucket_size_mb",       "pipeline.schedule",
                                           "pipeline.virtual_stages"};
 
 static void open_row(struct recipe *recipe, int row)

@@ -473,6 +473,10 @@ const struct recipe_row recipe_rows[] = {
         "Cluster profile for predictions: the name of a shipped one (`cuboid profile --list`), or the path "
         "of a file, with a slash or ending in .yaml (docs/planning.md).",
         .optional = true),
+    ROW("cluster.memory_headroom", REAL, cluster.memory_headroom, "0.05",
+        "Fraction of a device's memory that a layout chosen by a plan (auto, --best, sweeps, suggested "
+        "changes) leaves free. A layout that is given may use all.",
+        BETWEEN(0, 0.99)),
     ROW("cluster.nodes", INT, cluster.nodes, "0",
         "Number of nodes; 0: unset. If nodes and gpus_per_node are set, nodes x gpus_per_node x "
         "ranks_per_gpu must be the number of ranks.",

@@ -209,6 +209,8 @@ const char *recipe_near_choice(const char *value, const char *const *names, size
 
 /* Warns about keys that have no effect: recipe_unused.c. */
 void recipe_warn_unused(const struct recipe *recipe, struct problems *problems);
+/* Whether this key has no effect in the recipe. */
+bool recipe_key_is_unused(const struct recipe *recipe, const char *key);
 /* On a GPU, or a dry device that simulates one, warns about matrix rows whose length slows down matrix
  * multiplications: recipe_alignment.c. */
 void recipe_warn_alignment(const struct recipe *recipe, struct problems *problems);

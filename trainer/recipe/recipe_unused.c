@@ -248,6 +248,25 @@ static const struct unused_key {
      "no timeline is written"},
 };
 
+/* Whether `keys`, separated by spaces, contains `key`. */
+static bool lists(const char *keys, const char *key)
+{
+    const size_t length = strlen(key);
+    for (const char *at = keys; at != NULL; at = strchr(at, ' ') != NULL ? strchr(at, ' ') + 1 : NULL)
+        if (strncmp(at, key, length) == 0 && (at[length] == 0 || at[length] == ' '))
+            return true;
+    return false;
+}
+
+bool recipe_key_is_unused(const struct recipe *recipe, const char *key)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (lists(rows[i].keys, key) && rows[i].applies(recipe))
+            return true;
+    return (strcmp(key, "parallel.zero_stage") == 0 && recipe->parallel.data_parallel_size == 1) ||
+           (strcmp(key, "parallel.sequence_parallel") == 0 && recipe->parallel.tensor_parallel_size == 1);
+}
+
 /* True if the key was given, with a value other than the default; one without a default is not empty. */
 static bool is_given(const struct recipe *recipe, int row)
 {

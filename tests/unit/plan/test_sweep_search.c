@@ -103,7 +103,8 @@ Test(sweep_search, the_best_of_all)
 
 Test(sweep_search, the_best_of_other_keys)
 {
-    compare("  pp: [1, 2, 4]\n"
+    compare("  tp: [1, 4]\n"
+            "  pp: [1, 2, 4]\n"
             "  pipeline.schedule: [gpipe, v-min, dualpipe, dualpipev]\n"
             "  parallel.zero_stage: [0, 1]\n"
             "  parallel.overlap_grad_reduce: [true, false]\n"
@@ -141,6 +142,45 @@ Test(sweep_search, layouts_are_counted)
         counted += sweep.reasons[i].count;
     cr_expect_eq(counted, file.layouts);
     sweep_free(&sweep);
+    sweep_file_free(&file);
+}
+
+/* Makes a sweep of two layouts of different memory; a limit between them is the headroom that one leaves. */
+static void expect_headroom(const struct sweep_file *file, double headroom, int64_t planned, int64_t tight)
+{
+    const char *overrides[MAX_OVERRIDES];
+    struct sweep sweep;
+    char key[64];
+    int count = 0;
+    for (; common[count] != NULL; count++)
+        overrides[count] = common[count];
+    snprintf(key, sizeof key, "cluster.memory_headroom=%.6f", headroom);
+    overrides[count++] = key;
+    overrides[count] = NULL;
+    make(file, overrides, 0, &sweep);
+    cr_expect_eq(sweep.counts[SWEEP_PLANNED], planned, "headroom %g", headroom);
+    cr_expect_eq(sweep.counts[SWEEP_TIGHT], tight, "headroom %g", headroom);
+    cr_expect_eq(sweep.counts[SWEEP_TOO_LARGE], 0);
+    for (size_t i = 0; i < sweep.best_count; i++)
+        cr_expect((double)sweep.layouts[sweep.best[i]].needed_bytes <=
+                  (1.0 - headroom) * (double)sweep.device_bytes);
+    sweep_free(&sweep);
+}
+
+Test(sweep_search, chosen_layouts_leave_headroom)
+{
+    struct sweep_file file;
+    struct sweep all;
+    read_axes("  train.micro_batch_size: [1, 4]\n", &file);
+    make(&file, common, 0, &all);
+    cr_assert_eq(all.best_count, 2);
+    double mean = 0.0;
+    for (size_t i = 0; i < 2; i++)
+        mean += 0.5 * (double)all.layouts[i].needed_bytes / (double)all.device_bytes;
+    cr_assert_neq(all.layouts[0].needed_bytes, all.layouts[1].needed_bytes);
+    sweep_free(&all);
+    expect_headroom(&file, 0.0, 2, 0);
+    expect_headroom(&file, 1.0 - mean, 1, 1);
     sweep_file_free(&file);
 }
 

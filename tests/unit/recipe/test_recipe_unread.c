@@ -95,3 +95,21 @@ Test(recipe_unread, a_module_that_is_named_twice)
          "memory.recompute_modules=[norm, core_attn, layernorm, norm]");
     WITH("", "memory.recompute_granularity=selective", "memory.recompute_modules=[norm, core_attn]");
 }
+
+/* Megatron-core's 40 Mi gradients, or 1 Mi for each data-parallel rank, in fp32. */
+Test(recipe_unread, buckets_grow_with_the_data_parallel_degree)
+{
+    static const struct {
+        const char *overrides[3];
+        double mb;
+    } cases[] = {{{"dp=2"}, 160.0},
+                 {{"dp=40", "train.global_batch_size=40"}, 160.0},
+                 {{"dp=64", "train.global_batch_size=64"}, 256.0},
+                 {{"dp=2", "parallel.bucket_size_mb=25"}, 25.0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct loaded l = load(SMALL, cases[i].overrides, 0);
+        cr_assert_str_eq(text_chars(&l.messages), "");
+        cr_assert_eq(l.recipe->data_parallel.bucket_size_mb, cases[i].mb);
+        loaded_free(&l);
+    }
+}

@@ -15,6 +15,7 @@ static void set_figures(struct published_cells *row, const struct sweep_layout *
     if (layout->state != SWEEP_PLANNED) {
         published_set_text(row, PUBLISHED_STATUS,
                            layout->state == SWEEP_TOO_LARGE ? "oom"
+                           : layout->state == SWEEP_TIGHT   ? "tight"
                            : layout->state == SWEEP_SLOWER  ? "slower"
                                                             : "failed");
         return;

@@ -12,12 +12,14 @@ static void add_counts(const struct sweep *sweep, struct text *out)
 {
     text_add(out, "<p>%lld layouts of ", (long long)sweep->file->layouts);
     html_escaped(out, sweep->file->base);
-    text_add(out,
-             ": %lld planned, %lld slower by a lower bound of the step time, %lld do not fit, "
-             "%lld rejected by rules, %lld that cannot be planned.</p>\n",
-             (long long)sweep->counts[SWEEP_PLANNED], (long long)sweep->counts[SWEEP_SLOWER],
-             (long long)sweep->counts[SWEEP_TOO_LARGE], (long long)sweep->counts[SWEEP_INVALID],
-             (long long)sweep->counts[SWEEP_FAILED]);
+    text_add(
+        out,
+        ": %lld planned, %lld slower by a lower bound of the step time, %lld do not fit, "
+        "%lld fit but leave less than cluster.memory_headroom free, %lld rejected by rules, %lld that cannot "
+        "be planned.</p>\n",
+        (long long)sweep->counts[SWEEP_PLANNED], (long long)sweep->counts[SWEEP_SLOWER],
+        (long long)sweep->counts[SWEEP_TOO_LARGE], (long long)sweep->counts[SWEEP_TIGHT],
+        (long long)sweep->counts[SWEEP_INVALID], (long long)sweep->counts[SWEEP_FAILED]);
 }
 
 static void add_maps(const struct sweep *sweep, struct text *out)

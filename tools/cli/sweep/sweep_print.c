@@ -17,6 +17,8 @@ static void print_counts(const struct sweep *sweep, FILE *to)
     fprintf(to, "  %lld planned, %lld do not fit, %lld rejected by rules",
             (long long)sweep->counts[SWEEP_PLANNED], (long long)sweep->counts[SWEEP_TOO_LARGE],
             (long long)sweep->counts[SWEEP_INVALID]);
+    if (sweep->counts[SWEEP_TIGHT] > 0)
+        fprintf(to, ", %lld tight in memory", (long long)sweep->counts[SWEEP_TIGHT]);
     if (sweep->counts[SWEEP_SLOWER] > 0)
         fprintf(to, ", %lld slower by their bound", (long long)sweep->counts[SWEEP_SLOWER]);
     if (sweep->counts[SWEEP_FAILED] > 0)

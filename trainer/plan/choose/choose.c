@@ -32,7 +32,8 @@ static void add_pipelines(int64_t layers, int64_t ranks, struct text *out)
             text_add(out, "%s%lld", i > 1 ? ", " : "", (long long)i);
 }
 
-static void add_axis(const struct recipe *base, int64_t ranks, const char *key, struct text *out)
+/* on_cpu: messages do not overlap with computation. */
+static void add_axis(const struct recipe *base, int64_t ranks, bool on_cpu, const char *key, struct text *out)
 {
     text_add(out, "  %s: [", key);
     if (strcmp(key, "train.micro_batch_size") == 0)
@@ -47,6 +48,11 @@ static void add_axis(const struct recipe *base, int64_t ranks, const char *key, 
         text_add(out, "0, 1, 2, 3");
     else if (strcmp(key, "parallel.sequence_parallel") == 0)
         text_add(out, "true"); // with tp 1 it is disabled
+    else if (strcmp(key, "parallel.tp_comm_overlap") == 0 ||
+             strcmp(key, "parallel.overlap_param_gather") == 0)
+        text_add(out, on_cpu ? "false" : "false, true");
+    else if (strcmp(key, "parallel.bucket_size_mb") == 0)
+        text_add(out, "auto"); // see refine_buckets()
     else if (strcmp(key, "pipeline.schedule") == 0)
         text_add(out, "1f1b, interleaved, zb-h1, zb-v");
     else if (strcmp(key, "pipeline.virtual_stages") == 0)
@@ -93,6 +99,7 @@ struct choosing {
     const struct choose_options *options;
     bool layout;                             // parallel: auto
     bool layers;                             // also choose the layers of each stage
+    bool on_cpu;                             // the profile is that of a CPU
     const char *keys[RECIPE_MAX_CHOSEN + 2]; // the axes, the data-parallel degree, parallel.search
     int axes;                                // keys that are searched
     int count;                               // keys with a value in the choice: without parallel.search
@@ -107,7 +114,7 @@ static void report(void *context, enum sweep_phase phase, int64_t done, int64_t 
         options->progress(options->context, phase == SWEEP_CHECKING ? "checking" : "planning", done, count);
 }
 
-/* Reports why no layout was planned: an error of one that may fit, else the layout that lacks the least
+/* Reports why no layout was planned: an error of one that may fit, else the layout that needs the least
  * memory. */
 static void report_failure(const struct sweep *sweep, struct problems *problems)
 {
@@ -119,7 +126,7 @@ static void report_failure(const struct sweep *sweep, struct problems *problems)
     const struct sweep_layout *least = NULL;
     struct text layout = {0};
     for (size_t i = 0; i < sweep->count; i++)
-        if (sweep->layouts[i].state == SWEEP_TOO_LARGE &&
+        if ((sweep->layouts[i].state == SWEEP_TOO_LARGE || sweep->layouts[i].state == SWEEP_TIGHT) &&
             (least == NULL || sweep->layouts[i].needed_bytes < least->needed_bytes))
             least = &sweep->layouts[i];
     if (least == NULL) {
@@ -128,11 +135,19 @@ static void report_failure(const struct sweep *sweep, struct problems *problems)
         return;
     }
     sweep_layout_text(sweep->file, least->number, &layout);
-    problems_add(problems,
-                 "auto: no layout fits; the smallest, %s, lacks %.2f GiB of %.2f GiB; use more ranks, or a "
-                 "smaller batch or model",
-                 layout.chars, (double)(least->needed_bytes - sweep->device_bytes) / 0x1p30,
-                 (double)sweep->device_bytes / 0x1p30);
+    if (least->state == SWEEP_TIGHT)
+        problems_add(
+            problems,
+            "auto: no layout leaves cluster.memory_headroom free; the smallest, %s, needs %.2f GiB of "
+            "%.2f GiB; set a smaller cluster.memory_headroom, or use more ranks",
+            layout.chars, (double)least->needed_bytes / 0x1p30, (double)sweep->device_bytes / 0x1p30);
+    else
+        problems_add(
+            problems,
+            "auto: no layout fits; the smallest, %s, lacks %.2f GiB of %.2f GiB; use more ranks, or a "
+            "smaller batch or model",
+            layout.chars, (double)(least->needed_bytes - sweep->device_bytes) / 0x1p30,
+            (double)sweep->device_bytes / 0x1p30);
     text_free(&layout);
 }
 
@@ -141,7 +156,7 @@ static void count_layouts(const struct sweep *sweep, struct chosen *chosen)
     const int64_t valid = sweep->file->layouts - sweep->counts[SWEEP_INVALID] - sweep->counts[SWEEP_FAILED];
     chosen->layouts += sweep->file->layouts;
     chosen->valid += valid;
-    chosen->fits += valid - sweep->counts[SWEEP_TOO_LARGE];
+    chosen->fits += valid - sweep->counts[SWEEP_TOO_LARGE] - sweep->counts[SWEEP_TIGHT];
 }
 
 /* Appends pipeline.layout as one override. */
@@ -172,12 +187,13 @@ static enum status take_best(const struct choosing *choosing, const struct sweep
 }
 
 static enum status make_sweep(const struct choosing *choosing, const struct sweep_file *file, int64_t best,
-                              struct sweep *out, struct problems *problems)
+                              double limit_s, struct sweep *out, struct problems *problems)
 {
     const struct sweep_options options = {.overrides = choosing->overrides,
                                           .override_count = choosing->override_count,
                                           .world_size = choosing->options->world_size,
                                           .best = best,
+                                          .limit_s = limit_s,
                                           .progress = report,
                                           .context = (void *)(uintptr_t)choosing->options};
     return sweep_make(file, &options, out, problems);
@@ -193,18 +209,18 @@ static enum status parse_axes(const struct choosing *choosing, const struct text
     return OK;
 }
 
-/* Takes the fastest layout of `yaml` if it is faster than the current choice. */
-static enum status take_faster(const struct choosing *choosing, const struct text *yaml,
+/* Takes the fastest layout of `yaml` if its step is shorter than the current one by a fraction of `gain`. */
+static enum status take_faster(const struct choosing *choosing, const struct text *yaml, double gain,
                                struct chosen *chosen, struct problems *problems)
 {
     struct sweep_file file;
     struct sweep sweep;
     TRY(parse_axes(choosing, yaml, &file, problems));
-    enum status status = make_sweep(choosing, &file, 1, &sweep, problems);
+    enum status status = make_sweep(choosing, &file, 1, chosen->step_s * (1.0 - gain), &sweep, problems);
     if (status == OK) {
         count_layouts(&sweep, chosen);
         const struct sweep_layout *best = sweep.best_count > 0 ? &sweep.layouts[sweep.best[0]] : NULL;
-        if (best != NULL && best->step_s < chosen->step_s)
+        if (best != NULL && best->step_s < chosen->step_s * (1.0 - gain))
             status = take_best(choosing, &sweep, best, chosen);
         sweep_free(&sweep);
     }
@@ -227,9 +243,38 @@ static enum status refine_layout(const struct choosing *choosing, const struct s
         text_add(&yaml, "  %s: [%s]\n", sweep->file->axes[i].key,
                  sweep->file->axes[i].texts[sweep_value(sweep->file, number, i)]);
     text_add(&yaml, "  pipeline.layout: [%s]\n", text_chars(&layers));
-    const enum status status = layers.length > 0 ? take_faster(choosing, &yaml, chosen, problems) : OK;
+    const enum status status = layers.length > 0 ? take_faster(choosing, &yaml, 0.0, chosen, problems) : OK;
     text_free(&yaml);
     text_free(&layers);
+    return status;
+}
+
+/* Tries smaller and larger buckets in the chosen layout, if their size is open. */
+static enum status refine_buckets(const struct choosing *choosing, struct chosen *chosen,
+                                  struct problems *problems)
+{
+    static const char key[] = "parallel.bucket_size_mb=";
+    static const double factors[] = {0.25, 4.0, 16.0}, min_gain = 0.005;
+    const char *given = strstr(text_chars(&chosen->keys), key);
+    if (given == NULL || choosing->on_cpu)
+        return OK;
+    const double size = strtod(given + sizeof key - 1, NULL);
+    char *words = text_copy(chosen->keys.chars), *rest = NULL, number[NUMBER_CHARS];
+    struct text yaml = {0};
+    text_add(&yaml, "base: recipe\naxes:\n");
+    for (char *word = strtok_r(words, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        const int length = (int)strcspn(word, "=");
+        text_add(&yaml, "  %.*s: [", length, word);
+        if (strncmp(word, key, sizeof key - 1) != 0)
+            text_add(&yaml, "%s", word + length + 1);
+        else
+            for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
+                text_add(&yaml, "%s%s", i > 0 ? ", " : "", number_text(factors[i] * size, number));
+        text_add(&yaml, "]\n");
+    }
+    const enum status status = take_faster(choosing, &yaml, min_gain, chosen, problems);
+    text_free(&yaml);
+    free(words);
     return status;
 }
 
@@ -237,13 +282,15 @@ static enum status search(struct choosing *choosing, const struct sweep_file *fi
                           struct problems *problems)
 {
     struct sweep sweep;
-    TRY(make_sweep(choosing, file, choosing->layers ? REFINED : 1, &sweep, problems));
+    TRY(make_sweep(choosing, file, choosing->layers ? REFINED : 1, 0.0, &sweep, problems));
     count_layouts(&sweep, chosen);
     enum status status = OK;
     if (sweep.best_count > 0) {
         status = take_best(choosing, &sweep, &sweep.layouts[sweep.best[0]], chosen);
         for (size_t i = 0; choosing->layers && i < sweep.best_count && i < REFINED && status == OK; i++)
             status = refine_layout(choosing, &sweep, i, chosen, problems);
+        if (status == OK)
+            status = refine_buckets(choosing, chosen, problems);
     } else {
         report_failure(&sweep, problems);
         status = fail(BAD_RECIPE, "no layout fits");
@@ -280,7 +327,7 @@ static bool gives_degrees(const struct recipe *base)
 }
 
 /* The number of ranks; 0: unknown, and not needed. */
-static enum status find_ranks(const struct choosing *choosing, const struct recipe *base, int64_t *ranks,
+static enum status find_ranks(struct choosing *choosing, const struct recipe *base, int64_t *ranks,
                               struct problems *problems)
 {
     const struct recipe_cluster *cluster = &base->cluster;
@@ -294,6 +341,7 @@ static enum status find_ranks(const struct choosing *choosing, const struct reci
     }
     TRY(profile_load(cluster->profile, &profile, problems));
     const bool on_cpu = profile->device.is_cpu; // ranks are threads or processes, in any number
+    choosing->on_cpu = on_cpu;
     const int devices = cluster->gpus_per_node > 0 ? cluster->gpus_per_node
                         : on_cpu                   ? 0
                                                    : profile->node.devices;
@@ -322,7 +370,7 @@ static enum status choose(struct choosing *choosing, const struct recipe *base, 
     TRY(find_ranks(choosing, base, &ranks, problems));
     text_add(&yaml, "base: recipe\naxes:\n");
     for (int i = 0; i < choosing->axes; i++)
-        add_axis(base, ranks, choosing->keys[i], &yaml);
+        add_axis(base, ranks, choosing->on_cpu, choosing->keys[i], &yaml);
     enum status status = parse_axes(choosing, &yaml, &file, problems);
     text_free(&yaml);
     TRY(status);

@@ -30,7 +30,7 @@ static enum status may_fit(const struct named *n, bool *out)
 {
     int64_t bytes = 0;
     TRY(step_plan_formula_bytes(n->run, &bytes));
-    *out = step_plan_needed(n->profile, n->run, bytes) <= n->profile->device.memory_bytes;
+    *out = step_plan_needed(n->profile, n->run, bytes) <= step_plan_limit(n->profile, n->run->recipe);
     return OK;
 }
 
@@ -80,7 +80,7 @@ static enum status plan(struct run *run, const struct cluster_profile *profile, 
 {
     struct step_plan plan;
     TRY(step_plan_make(run, profile, &plan));
-    *step_s = plan.fits ? plan.step_s : INFINITY;
+    *step_s = plan.fits && !plan.tight ? plan.step_s : INFINITY;
     step_plan_free(&plan);
     return OK;
 }

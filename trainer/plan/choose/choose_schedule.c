@@ -96,7 +96,7 @@ static int64_t kept_bytes(const struct memory_table *table, int chunks)
 static enum status find_limit(const struct choosing *c, int *limit)
 {
     const struct run *run = c->run;
-    const int64_t device = c->profile->device.memory_bytes;
+    const int64_t device = step_plan_limit(c->profile, run->recipe);
     *limit = INT_MAX;
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
         const int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});

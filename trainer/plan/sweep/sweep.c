@@ -37,7 +37,15 @@ enum status sweep_recipe(const struct sweep *sweep, int64_t number, struct recip
     return OK;
 }
 
-enum status sweep_needed(struct sweep *sweep, const struct run *run, struct sweep_layout *out, bool *fits)
+enum sweep_state sweep_fit(const struct sweep *sweep, const struct recipe *recipe, int64_t needed_bytes)
+{
+    const struct cluster_profile *profile = sweep->profiles.profile;
+    if (needed_bytes > profile->device.memory_bytes)
+        return SWEEP_TOO_LARGE;
+    return needed_bytes > step_plan_limit(profile, recipe) ? SWEEP_TIGHT : SWEEP_PLANNED;
+}
+
+enum status sweep_needed(struct sweep *sweep, const struct run *run, struct sweep_layout *out)
 {
     struct problems problems = {0};
     if (run->recipe->cluster.profile == NULL)
@@ -47,7 +55,7 @@ enum status sweep_needed(struct sweep *sweep, const struct run *run, struct swee
     TRY(status);
     TRY(step_plan_formula_bytes(run, &out->bytes));
     out->needed_bytes = step_plan_needed(sweep->profiles.profile, run, out->bytes);
-    *fits = out->needed_bytes <= sweep->profiles.profile->device.memory_bytes;
+    out->state = sweep_fit(sweep, run->recipe, out->needed_bytes);
     return OK;
 }
 
@@ -85,6 +93,27 @@ static int add_invalid(struct sweep *sweep, const struct recipe_change *changes,
     text_free(&what);
     text_free(&example);
     return reason;
+}
+
+/* Whether the layout equals an earlier one: it differs in the value of a key that has no effect in it. */
+static bool is_repeated(struct sweep *sweep, const struct recipe *recipe, struct sweep_layout *layout)
+{
+    const struct sweep_file *file = sweep->file;
+    int axis = 0;
+    while (axis < file->axis_count && (sweep_value(file, layout->number, axis) == 0 ||
+                                       !recipe_key_is_unused(recipe, file->axes[axis].key)))
+        axis++;
+    if (axis == file->axis_count)
+        return false;
+    struct text what = {0}, example = {0};
+    text_add(&what, "%s has no effect: one value is enough", file->axes[axis].key);
+    sweep_layout_text(file, layout->number, &example);
+    layout->state = SWEEP_INVALID;
+    layout->reason = sweep_add_reason(sweep, SWEEP_INVALID, what.chars, example.chars, layout->number);
+    sweep->counts[SWEEP_INVALID]++;
+    text_free(&what);
+    text_free(&example);
+    return true;
 }
 
 /* ---- all layouts ---- */
@@ -145,7 +174,7 @@ static enum status add_bounds(struct sweep *sweep, const struct recipe *recipe, 
     layout->needed_bytes = step_plan_needed(sweep->profiles.profile, &run, layout->bound_bytes);
     if (layout->needed_bytes > sweep->profiles.profile->device.memory_bytes) {
         layout->state = SWEEP_TOO_LARGE;
-        layout->reason = sweep_too_large(sweep, layout);
+        layout->reason = sweep_add_memory(sweep, layout, recipe);
         sweep->counts[SWEEP_TOO_LARGE]++;
     }
     return OK;
@@ -165,7 +194,7 @@ static enum status check_layout(struct sweep *sweep, int64_t number)
         layout.reason = add_invalid(sweep, changes, &violation, number);
         sweep->counts[SWEEP_INVALID]++;
         status = OK;
-    } else if (status == OK)
+    } else if (status == OK && !is_repeated(sweep, recipe, &layout))
         status = add_bounds(sweep, recipe, &layout);
     recipe_destroy(recipe);
     if (status == OK && (layout.state != SWEEP_INVALID || sweep->counts[SWEEP_INVALID] <= SWEEP_MAX_INVALID))

@@ -18,8 +18,9 @@
 
 enum sweep_state {
     SWEEP_PLANNED,
+    SWEEP_TIGHT,     // fits, but leaves less than cluster.memory_headroom; not planned
     SWEEP_TOO_LARGE, // does not fit the device's memory
-    SWEEP_INVALID,   // rejected by a rule of the recipe, or a constraint
+    SWEEP_INVALID,   // rejected by a rule of the recipe or a constraint, or equal to another layout
     SWEEP_FAILED,    // cannot be planned: schedule, profile
     SWEEP_SLOWER,    // not planned: its bound exceeds the step time of the best
     SWEEP_STATES
@@ -52,6 +53,7 @@ struct sweep_options {
     size_t override_count;
     int world_size; // number of ranks of the launcher; 0: no launcher
     int64_t best;   // number of best layouts to find; 0: plan all
+    double limit_s; // layouts that cannot have a shorter step are not planned; 0: no limit
     void (*progress)(void *context, enum sweep_phase phase, int64_t done, int64_t count); // NULL: none
     void *context;
 };
@@ -101,8 +103,11 @@ void sweep_free_reasons(struct sweep *sweep);
 
 /* Counts a layout whose plan has just failed, with the text of fail(). Returns the reason's index. */
 int sweep_add_failed(struct sweep *sweep, int64_t number);
-/* Counts a layout that does not fit, by its needed_bytes. Returns the reason's index. */
-int sweep_too_large(struct sweep *sweep, const struct sweep_layout *layout);
+/* Counts a layout that does not fit, or is tight, by its state and needed_bytes. Returns the reason's
+ * index. */
+int sweep_add_memory(struct sweep *sweep, const struct sweep_layout *layout, const struct recipe *recipe);
+/* SWEEP_TOO_LARGE, SWEEP_TIGHT, or SWEEP_PLANNED for a layout that may be chosen. */
+enum sweep_state sweep_fit(const struct sweep *sweep, const struct recipe *recipe, int64_t needed_bytes);
 /* Plans the valid layouts, and sorts the best. */
 MUST_USE enum status sweep_search(struct sweep *sweep, const struct sweep_options *options);
 /* Appends the values of a layout whose keys sweep_bound_ignores() does not list. */
@@ -116,6 +121,5 @@ struct sweep_violation {
 /* Makes the recipe with these changes. BAD_RECIPE: it is not valid, see *violation. */
 MUST_USE enum status sweep_load(const struct sweep *sweep, const struct recipe_change *changes,
                                 struct recipe **out, struct sweep_violation *violation);
-/* Computes the memory of a run by the formula, and whether it fits. */
-MUST_USE enum status sweep_needed(struct sweep *sweep, const struct run *run, struct sweep_layout *out,
-                                  bool *fits);
+/* Computes the memory of a run by the formula; out->state becomes that of sweep_fit(). */
+MUST_USE enum status sweep_needed(struct sweep *sweep, const struct run *run, struct sweep_layout *out);

@@ -112,11 +112,12 @@ static bool can_be_planned(struct sweep *sweep, const struct recipe_change *chan
     bool fits = false;
     if (sweep_load(sweep, changes, &recipe, &violation) != OK)
         return false;
-    if (run_create(recipe, false, &run) == OK && sweep_needed(sweep, &run, &layout, &fits) == OK && fits) {
+    if (run_create(recipe, false, &run) == OK && sweep_needed(sweep, &run, &layout) == OK &&
+        layout.state == SWEEP_PLANNED) {
         struct step_plan plan;
         fits = step_plan_make(&run, sweep->profiles.profile, &plan) == OK;
         if (fits) {
-            fits = plan.fits;
+            fits = plan.fits && !plan.tight;
             step_plan_free(&plan);
         }
     }

@@ -72,21 +72,28 @@ static void insert_step(struct search *s, double step_s)
 /* Whether a layout with this bound may still be one of the best. */
 static bool may_be_best(const struct search *s, double bound_s)
 {
+    if (s->options->limit_s > 0.0 && bound_s >= s->options->limit_s)
+        return false;
     return s->most == 0 || s->step_count < s->most || bound_s <= s->steps[s->most - 1];
 }
 
 /* ---- one layout ---- */
 
-int sweep_too_large(struct sweep *sweep, const struct sweep_layout *layout)
+int sweep_add_memory(struct sweep *sweep, const struct sweep_layout *layout, const struct recipe *recipe)
 {
+    const bool tight = layout->state == SWEEP_TIGHT;
     char needed[NUMBER_CHARS], device[NUMBER_CHARS];
     struct text example = {0};
     sweep_layout_text(sweep->file, layout->number, &example);
     text_add(&example, layout->bytes > 0 ? " needs %s of %s" : " needs at least %s of %s",
              bytes_text(layout->needed_bytes, needed),
              bytes_text(sweep->profiles.profile->device.memory_bytes, device));
+    if (tight)
+        text_add(&example, ", of which cluster.memory_headroom leaves %.4g %% free",
+                 100.0 * recipe->cluster.memory_headroom);
     const int reason =
-        sweep_add_reason(sweep, SWEEP_TOO_LARGE, "memory of the device", example.chars, layout->number);
+        sweep_add_reason(sweep, layout->state, tight ? "memory headroom" : "memory of the device",
+                         example.chars, layout->number);
     text_free(&example);
     return reason;
 }
@@ -98,7 +105,7 @@ static enum status plan(struct sweep *sweep, const struct run *run, struct sweep
     TRY(step_plan_make(run, sweep->profiles.profile, &plan));
     layout->bytes = plan.ranks[plan.peak_rank].bytes;
     layout->needed_bytes = plan.needed_bytes;
-    layout->state = plan.fits ? SWEEP_PLANNED : SWEEP_TOO_LARGE;
+    layout->state = sweep_fit(sweep, run->recipe, plan.needed_bytes);
     layout->step_s = plan.step_s;
     layout->tokens_per_s = plan.tokens_per_s;
     layout->tflops_per_rank = plan.tflops_per_rank;
@@ -112,13 +119,11 @@ static enum status plan(struct sweep *sweep, const struct run *run, struct sweep
 static enum status refine(struct sweep *sweep, const struct run *run, struct sweep_layout *layout)
 {
     struct text shared = {0};
-    bool fits = false;
     double bound_s = 0.0;
-    TRY(sweep_needed(sweep, run, layout, &fits));
-    if (!fits) {
-        layout->state = SWEEP_TOO_LARGE;
+    TRY(sweep_needed(sweep, run, layout));
+    if (layout->state != SWEEP_PLANNED)
         return OK;
-    }
+    layout->state = SWEEP_SLOWER; // until it is planned
     sweep_shared_text(sweep, layout->number, &shared);
     const enum status status =
         sweep_bound_schedule(sweep->bounds, text_chars(&shared), run, sweep->profiles.profile, &bound_s);
@@ -148,17 +153,17 @@ static enum status visit(struct search *s, struct candidate *candidate)
     struct recipe *recipe = NULL;
     TRY(sweep_recipe(sweep, layout->number, &recipe));
     const enum status status = visit_recipe(sweep, recipe, candidate->is_refined, layout);
+    if (status == OK && (layout->state == SWEEP_TOO_LARGE || layout->state == SWEEP_TIGHT))
+        layout->reason = sweep_add_memory(sweep, layout, recipe);
     recipe_destroy(recipe);
     if (status == NO_MEMORY)
         return status;
     if (status != OK) {
         layout->state = SWEEP_FAILED;
         layout->reason = sweep_add_failed(sweep, layout->number);
-    } else if (layout->state == SWEEP_TOO_LARGE)
-        layout->reason = sweep_too_large(sweep, layout);
-    else if (layout->state == SWEEP_PLANNED)
+    } else if (layout->state == SWEEP_PLANNED)
         insert_step(s, layout->step_s);
-    else {
+    else if (layout->state == SWEEP_SLOWER) {
         candidate->bound_s = layout->bound_s;
         candidate->is_refined = true;
         push(s, candidate);

@@ -14,8 +14,7 @@ struct sums {
     double ops[PHASES];       // all ops of the compute lane
     double matmuls[PHASES];   // of these
     double embedding[PHASES]; // of these: lookups
-    double messages[PHASES];  // of tensor parallelism
-    bool waits;               // compute waited for all of them
+    double elapsed[PHASES];   // with the messages of tensor parallelism that the compute lane waits for
 };
 
 bool sweep_unit_splits(const struct recipe *recipe)
@@ -65,14 +64,21 @@ static void add_lane(const struct cost_options *options, const struct tape *tape
             if (op->kind == OP_EMBEDDING_FORWARD || op->kind == OP_EMBEDDING_BACKWARD)
                 out->embedding[phase] += seconds;
         }
-        if (item->kind == TAPE_MESSAGE) {
-            const struct tape_message *message = &tape->messages[item->index];
-            const struct tape_group *group = &tape->groups[message->group];
-            if (strncmp(group->name, "tp", 2) == 0)
-                out->messages[phase] +=
-                    cost_of_message(options, message->call,
-                                    cost_group_shape(options, group->ranks, group->size), message->bytes);
-        }
+    }
+}
+
+/* Adds the time between the ends of the spans of the compute lane. Messages, some of them overlapped with
+ * ops, make them longer than their ops. */
+static void add_spans(const struct tape *tape, const struct prediction *prediction, struct sums *out)
+{
+    double end_s = 0.0;
+    for (int64_t i = 0; i < prediction->span_count; i++) {
+        const struct predicted_span *span = &prediction->spans[i];
+        const struct tape_lane *lane = &tape->lanes[span->lane];
+        if (strcmp(lane->name, "compute") != 0)
+            continue;
+        out->elapsed[phase_of(tape->actions[lane->items[span->first].action].name)] += span->end_s - end_s;
+        end_s = span->end_s;
     }
 }
 
@@ -80,12 +86,9 @@ static enum status add_tape(const struct run *run, const struct cluster_profile 
                             struct tape *const *tape, struct sums *out)
 {
     const struct cost_options options = step_plan_cost_options(run, profile);
-    const struct assumptions *assume = &run->recipe->assume;
     struct prediction *prediction = NULL;
-    TRY(predict_step(&options, tape, 1, &prediction));
-    const struct predicted_rank *rank = &prediction->ranks[0];
-    const double transfer = rank->transfer_s[GROUP_TP];
-    out->waits = assume->tp_overlap == 0.0 && rank->exposed_s[GROUP_TP] >= transfer * (1.0 - 1e-9);
+    TRY(predict_timeline(&options, tape, 1, &prediction));
+    add_spans(*tape, prediction, out);
     prediction_destroy(prediction);
     for (int i = 0; i < (*tape)->lane_count; i++)
         add_lane(&options, *tape, &(*tape)->lanes[i], out);
@@ -134,7 +137,7 @@ struct measured {
 static enum status sum_up(const struct run *run, struct tape *const *tape, void *context)
 {
     struct measured *measured = context;
-    measured->sums = (struct sums){.waits = false};
+    measured->sums = (struct sums){.ops = {0.0}};
     return add_tape(run, measured->profile, tape, &measured->sums);
 }
 
@@ -189,12 +192,9 @@ static enum status measure_memory(const struct recipe *recipe, struct sweep_unit
 static struct stage_cost layer_of(const struct sums *one, const struct sums *two, bool messages)
 {
     double seconds[PHASES];
-    for (int phase = 0; phase < PHASES; phase++) {
-        seconds[phase] = two->ops[phase] - one->ops[phase];
-        if (messages)
-            seconds[phase] += two->messages[phase] - one->messages[phase];
-        seconds[phase] = fmax(seconds[phase], 0.0);
-    }
+    for (int phase = 0; phase < PHASES; phase++)
+        seconds[phase] = fmax(
+            messages ? two->elapsed[phase] - one->elapsed[phase] : two->ops[phase] - one->ops[phase], 0.0);
     return (struct stage_cost){.f = seconds[PHASE_F], .i = seconds[PHASE_I], .w = seconds[PHASE_W]};
 }
 
@@ -237,7 +237,7 @@ void sweep_unit_measure(const struct recipe *recipe, const struct cluster_profil
             out->is_known = false;
             return;
         }
-        out->layer[split] = layer_of(&one, &two, tp_is_first && one.waits && two.waits);
+        out->layer[split] = layer_of(&one, &two, tp_is_first);
         out->embedding[split] = (struct stage_cost){.f = one.embedding[PHASE_F], .i = 0.0, .w = 0.0};
         out->head[split] = (struct stage_cost){.f = head_of(&one, &two, PHASE_F),
                                                .i = head_of(&one, &two, PHASE_I),
