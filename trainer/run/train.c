@@ -141,6 +141,7 @@ static enum status begin(struct session *s)
         .launched = launcher.size > 0,
         .continues = own || s->folder->newest >= 0,
     };
+    stop_training(s->rank_state.run->stop); // where metrics.jsonl exists, a signal finishes the running step
     TRY(metrics_open(&config, &s->metrics));
     return OK;
 }
