@@ -124,6 +124,19 @@ static int64_t random_text(uint64_t *seed, bool valid, char *out, int64_t capaci
     return length;
 }
 
+/* What remains of a text in a tokenizer like DeepSeek's: bytes that never occur in UTF-8 become U+FFFD. */
+static void without_unused_bytes(const char *bytes, int64_t length, struct text *out)
+{
+    out->length = 0;
+    for (int64_t i = 0; i < length; i++) {
+        const unsigned char byte = (unsigned char)bytes[i];
+        if (byte == 0xC0 || byte == 0xC1 || byte >= 0xF5)
+            text_add(out, "\uFFFD");
+        else
+            text_add_bytes(out, bytes + i, 1);
+    }
+}
+
 Test(huggingface, decoding_is_lossless_for_any_bytes)
 {
     static const char *const names[] = {"llama3", "gpt4o", "deepseek"};
@@ -133,7 +146,7 @@ Test(huggingface, decoding_is_lossless_for_any_bytes)
         struct tokenizer *t = fixture(names[n]);
         struct encoder *e = NULL;
         struct tokens ids = {0};
-        struct text back = {0};
+        struct text back = {0}, expected = {0};
         cr_assert_eq(encoder_create(t, &e), OK);
         for (int i = 0; i < 200; i++) {
             int64_t length = random_text(&seed, false, text, 64 + i * 4);
@@ -141,9 +154,16 @@ Test(huggingface, decoding_is_lossless_for_any_bytes)
             back.length = 0;
             encode(e, text, length, &ids);
             cr_assert_eq(tokenizer_decode(t, ids.ids, ids.count, &back), OK);
-            cr_assert(back.length == (size_t)length && memcmp(text_chars(&back), text, back.length) == 0);
+            expected.length = 0;
+            if (strcmp(names[n], "deepseek") == 0)
+                without_unused_bytes(text, length, &expected);
+            else
+                text_add_bytes(&expected, text, (size_t)length);
+            cr_assert_eq(back.length, expected.length);
+            cr_assert_eq(memcmp(text_chars(&back), text_chars(&expected), back.length), 0);
         }
         text_free(&back);
+        text_free(&expected);
         tokens_free(&ids);
         encoder_destroy(e);
         tokenizer_destroy(t);

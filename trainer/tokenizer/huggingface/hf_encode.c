@@ -14,6 +14,7 @@ struct hf_encoder {
     struct split_scratch *matches;
     struct word_cache cache;
     struct text prefixed; // scratch: a word with a space before it
+    struct text replaced; // scratch: a word in which bytes are replaced
     bool plain;           // special tokens are text
 };
 
@@ -26,6 +27,7 @@ void hf_encoder_destroy(void *state)
     split_scratch_destroy(e->matches);
     word_cache_free(&e->cache);
     text_free(&e->prefixed);
+    text_free(&e->replaced);
     free(e);
 }
 
@@ -176,6 +178,20 @@ static int64_t invalid_prefix(const char *bytes, int64_t length)
     return at;
 }
 
+/* Encodes bytes that are not UTF-8 as one word. */
+static enum status encode_invalid(struct hf_encoder *e, const char *bytes, int64_t length, struct tokens *out)
+{
+    if (!e->hf->lacks_bytes)
+        return encode_word(e, bytes, length, out);
+    e->replaced.length = 0;
+    for (int64_t i = 0; i < length; i++)
+        if (e->hf->bpe.byte_ids[(unsigned char)bytes[i]] >= 0)
+            text_add_bytes(&e->replaced, bytes + i, 1);
+        else
+            text_add(&e->replaced, "\uFFFD");
+    return encode_word(e, e->replaced.chars, (int64_t)e->replaced.length, out);
+}
+
 enum status hf_encode(const void *model, void *state, const char *bytes, int64_t length, struct tokens *out)
 {
     (void)model;
@@ -186,7 +202,7 @@ enum status hf_encode(const void *model, void *state, const char *bytes, int64_t
         at += valid;
         int64_t invalid = invalid_prefix(bytes + at, length - at);
         if (invalid > 0)
-            TRY(encode_word(e, bytes + at, invalid, out));
+            TRY(encode_invalid(e, bytes + at, invalid, out));
         at += invalid;
     }
     return OK;

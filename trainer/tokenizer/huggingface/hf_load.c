@@ -219,6 +219,11 @@ static enum status number_tokens(const struct hf_loader *l, const char **tokens)
     return OK;
 }
 
+bool hf_is_utf8_byte(int byte)
+{
+    return byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
+}
+
 /* Writes the bytes of a token to `out`: of an added token its text, of others what the alphabet gives. */
 static int64_t spell(const struct hf_loader *l, const char *token, bool added, char *out)
 {
@@ -255,12 +260,14 @@ static enum status spell_tokens(struct hf_loader *l, const char *const *tokens)
         bpe->starts[id + 1] = bpe->starts[id] + count;
     }
     free(added);
-    for (int i = 0; i < 256; i++)
-        if (bpe->byte_ids[i] < 0)
+    for (int i = 0; i < 256; i++) {
+        l->hf->lacks_bytes = l->hf->lacks_bytes || bpe->byte_ids[i] < 0;
+        if (bpe->byte_ids[i] < 0 && hf_is_utf8_byte(i))
             return fail(BAD_DATA,
                         "%s: model.vocab: no token is the single byte 0x%02X, so not every text could be "
                         "encoded; is this a byte-level BPE?",
                         l->file, i);
+    }
     return OK;
 }
 

@@ -9,7 +9,9 @@
  *     128000 9906 128009 1070 post-processor: prefix, suffix   added by the caller
  *
  * Bytes that are not UTF-8 cannot be in Hugging Face's strings. Here a run of them is one word, and the text
- * before and after it is tokenized as two texts; so every text is encoded without loss. */
+ * before and after it is tokenized as two texts; so every text is encoded without loss. But the vocabulary may
+ * lack the bytes that never occur in UTF-8 (DeepSeek's has their characters as added tokens, found in text
+ * only): each becomes U+FFFD. */
 #pragma once
 
 #include "trainer/tokenizer/bpe.h"
@@ -25,6 +27,7 @@ struct huggingface {
     struct added_token *added;
     int64_t added_count;
     uint8_t *is_special;                 // [bpe.size]
+    bool lacks_bytes;                    // of the 13 that never occur in UTF-8; they become U+FFFD
     struct added_tokens raw, normalized; // those found before and after the normalizer
     bool normalizes;
     int normal_form; // of utf8proc_map()
@@ -66,6 +69,8 @@ MUST_USE enum status hf_load_end(struct hf_loader *l);
 int64_t hf_id_of(const struct hf_loader *l, const char *token);
 /* The string of a key, or "" if it is absent or no string. */
 const char *hf_string(const struct json_t *object, const char *key);
+/* Whether the byte occurs in UTF-8. */
+bool hf_is_utf8_byte(int byte);
 /* True for an absent key and for null. */
 bool hf_is_null(const struct json_t *value);
 
