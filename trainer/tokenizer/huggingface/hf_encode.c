@@ -196,6 +196,7 @@ enum status hf_encode(const void *model, void *state, const char *bytes, int64_t
 {
     (void)model;
     struct hf_encoder *e = state;
+    split_scratch_begin(e->matches, length);
     for (int64_t at = 0; at < length;) {
         int64_t valid = utf8_prefix(bytes + at, length - at);
         TRY(encode_valid(e, bytes + at, valid, out));

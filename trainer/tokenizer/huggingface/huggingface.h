@@ -9,9 +9,9 @@
  *     128000 9906 128009 1070 post-processor: prefix, suffix   added by the caller
  *
  * Bytes that are not UTF-8 cannot be in Hugging Face's strings. Here a run of them is one word, and the text
- * before and after it is tokenized as two texts; so every text is encoded without loss. But the vocabulary may
- * lack the bytes that never occur in UTF-8 (DeepSeek's has their characters as added tokens, found in text
- * only): each becomes U+FFFD. */
+ * before and after it is tokenized as two texts; so every text is encoded without loss. But the vocabulary
+ * may lack the bytes that never occur in UTF-8 (DeepSeek's has their characters as added tokens, found in
+ * text only): each becomes U+FFFD. */
 #pragma once
 
 #include "trainer/tokenizer/bpe.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/huggingface/regex.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "trainer/tokenizer/huggingface/split.h"
 
@@ -13,10 +14,18 @@
 
 enum { JIT_STACK_MIN = 32 << 10, JIT_STACK_MAX = 64 << 20 };
 
+/* PCRE2's limits hold for each position at which a match may begin, and not every loop counts as steps, so a
+ * text of n bytes can take n^2 steps. So it is searched in windows of positions, and the time of its matches
+ * is limited: to many times that of any pattern whose cost is linear. */
+enum { WINDOW_BYTES = 256, CALLS_PER_CHECK = 8 };
+static const double SECONDS_PER_TEXT = 1.0, SECONDS_PER_BYTE = 5e-6;
+
 struct split_scratch {
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
+    double allowed_s, began_s, began_cpu_s; // of the text
+    unsigned calls;
 };
 
 #define SPACES \
@@ -73,6 +82,7 @@ static enum status compile(const struct text *pattern, bool literal, pcre2_code 
     int code = 0;
     PCRE2_SIZE offset = 0;
     uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE;
+    options |= PCRE2_USE_OFFSET_LIMIT;
     pcre2_code *regex =
         pcre2_compile((PCRE2_SPTR)text_chars(pattern), pattern->length, options, &code, &offset, NULL);
     if (regex == NULL)
@@ -136,11 +146,43 @@ void split_scratch_destroy(struct split_scratch *scratch)
     free(scratch);
 }
 
+void split_scratch_begin(struct split_scratch *scratch, int64_t length)
+{
+    scratch->allowed_s = SECONDS_PER_TEXT + SECONDS_PER_BYTE * (double)length;
+    scratch->began_s = clock_s();
+    scratch->began_cpu_s = (double)clock_thread_ns() * 1e-9;
+}
+
+/* The time of a thread is a system call, so the clock is read first. */
+static bool is_too_slow(struct split_scratch *s)
+{
+    return ++s->calls % CALLS_PER_CHECK == 0 && clock_s() - s->began_s > s->allowed_s &&
+           (double)clock_thread_ns() * 1e-9 - s->began_cpu_s > s->allowed_s;
+}
+
+/* Searches for a match that begins at or after `from`, window by window; a PCRE2 code. */
+static int search(const pcre2_code *regex, struct split_scratch *scratch, const char *text, int64_t length,
+                  int64_t from)
+{
+    for (; from < length; from++) {
+        const int64_t last = from + WINDOW_BYTES;
+        if (is_too_slow(scratch))
+            return PCRE2_ERROR_MATCHLIMIT;
+        pcre2_set_offset_limit(scratch->context, last < length ? (PCRE2_SIZE)last : PCRE2_UNSET);
+        const int code = pcre2_match(regex, (PCRE2_SPTR)text, (PCRE2_SIZE)length, (PCRE2_SIZE)from,
+                                     PCRE2_NO_UTF_CHECK, scratch->match, scratch->context);
+        if (code != PCRE2_ERROR_NOMATCH || last >= length)
+            return code;
+        for (from = last; from + 1 < length && ((unsigned char)text[from + 1] & 0xC0) == 0x80;)
+            from++; // the next window begins with a character
+    }
+    return PCRE2_ERROR_NOMATCH;
+}
+
 enum status regex_find(const pcre2_code *regex, struct split_scratch *scratch, const char *text,
                        int64_t length, int64_t from, int64_t *begin, int64_t *end)
 {
-    int code = pcre2_match(regex, (PCRE2_SPTR)text, (PCRE2_SIZE)length, (PCRE2_SIZE)from, PCRE2_NO_UTF_CHECK,
-                           scratch->match, scratch->context);
+    const int code = search(regex, scratch, text, length, from);
     *begin = *end = length;
     if (code == PCRE2_ERROR_NOMATCH)
         return OK;
@@ -183,6 +225,11 @@ enum status split_scratch_create(struct split_scratch **out)
 void split_scratch_destroy(struct split_scratch *scratch)
 {
     (void)scratch;
+}
+
+void split_scratch_begin(struct split_scratch *scratch, int64_t length)
+{
+    (void)scratch, (void)length;
 }
 
 enum status regex_find(const struct pcre2_real_code_8 *regex, struct split_scratch *scratch, const char *text,

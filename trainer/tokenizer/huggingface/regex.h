@@ -17,6 +17,6 @@ MUST_USE enum status regex_compile(const char *pattern, size_t length, bool lite
 void regex_free(struct pcre2_real_code_8 *regex); // accepts NULL
 
 /* Finds the first match at or after `from` in text[0..length), valid UTF-8; *begin is `length` if there is
- * none. BAD_DATA if the pattern exceeds PCRE2's match limit. */
+ * none. BAD_DATA if the pattern is too expensive for the text that split_scratch_begin() began. */
 MUST_USE enum status regex_find(const struct pcre2_real_code_8 *regex, struct split_scratch *scratch,
                                 const char *text, int64_t length, int64_t from, int64_t *begin, int64_t *end);
