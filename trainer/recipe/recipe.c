@@ -485,6 +485,8 @@ void recipe_complete(struct recipe_loader *loader, const char *path, int world_s
         !recipe_read_schedule(loader->recipe, loader->problems);
     loader->bad[recipe_row_index("cluster.profile")] |=
         !recipe_read_profile(loader->recipe, &loader->profile, loader->problems);
+    loader->bad[recipe_row_index("model.vocab_size")] |=
+        !recipe_read_vocabulary(loader->recipe, &loader->vocabulary, loader->problems);
     recipe_derive(loader->recipe, world_size);
 }
 
@@ -492,6 +494,7 @@ void recipe_loader_free(struct recipe_loader *loader)
 {
     recipe_paths_free(&loader->in_files);
     profile_cache_free(&loader->profile);
+    vocabulary_cache_free(&loader->vocabulary);
     *loader = (struct recipe_loader){.recipe = NULL};
 }
 

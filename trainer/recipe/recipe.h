@@ -169,6 +169,7 @@ struct recipe_tokenizer {
     char *vocab_file; // both or none, and only with TOKENIZER_GPT2_BPE
     char *merge_file;
     char *tokenizer_model; // a file, or the folder of a tokenizer.json; with the types that read one
+    int64_t vocab_size;    // of the files; 0: not read, since model.vocab_size is given, or they are absent
 };
 
 struct recipe_checkpoint {

@@ -40,6 +40,8 @@ static void read_given(const struct recipe *recipe, bool given[GIVEN_COUNT])
 
 int64_t rule_tokenizer_vocab(const struct recipe *r)
 {
+    if (r->tokenizer.vocab_size > 0)
+        return r->tokenizer.vocab_size;
     switch (r->tokenizer.tokenizer_type) {
     case TOKENIZER_BYTE:
         return 257;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Finds the files that a recipe names. */
 #include "trainer/recipe/recipe_table.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -113,6 +114,56 @@ const char *recipe_tokenizer_name(const struct recipe *recipe)
     while (choice->value != (int)recipe->tokenizer.tokenizer_type)
         choice++;
     return choice->name;
+}
+
+/* ---- the size of the vocabulary ---- */
+
+void vocabulary_cache_free(struct vocabulary_cache *cache)
+{
+    free(cache->files);
+    *cache = (struct vocabulary_cache){.files = NULL};
+}
+
+static enum status read_size(const struct tokenizer_config *config, int64_t *out)
+{
+    struct tokenizer *tokenizer = NULL;
+    TRY(tokenizer_create(config, &tokenizer));
+    *out = tokenizer_vocab_size(tokenizer);
+    tokenizer_destroy(tokenizer);
+    return OK;
+}
+
+bool recipe_read_vocabulary(struct recipe *recipe, struct vocabulary_cache *cache, struct problems *problems)
+{
+    const enum origin_kind origin = recipe->origin[recipe_row_index("model.vocab_size")].kind;
+    const struct tokenizer_config config = {.type = recipe_tokenizer_name(recipe),
+                                            .vocab_file = recipe->tokenizer.vocab_file,
+                                            .merge_file = recipe->tokenizer.merge_file,
+                                            .tokenizer_model = recipe->tokenizer.tokenizer_model};
+    const bool has_files =
+        config.tokenizer_model != NULL || (config.vocab_file != NULL && config.merge_file != NULL);
+    recipe->tokenizer.vocab_size = 0;
+    if (origin == FROM_FILE || origin == FROM_COMMAND_LINE || !has_files ||
+        recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
+        return true;
+    struct text files = {0};
+    text_add(&files, "%s\n%s\n%s\n%s", config.type, config.vocab_file != NULL ? config.vocab_file : "",
+             config.merge_file != NULL ? config.merge_file : "",
+             config.tokenizer_model != NULL ? config.tokenizer_model : "");
+    enum status status = OK;
+    if (cache->files == NULL || strcmp(cache->files, files.chars) != 0) {
+        vocabulary_cache_free(cache);
+        status = read_size(&config, &cache->size);
+        cache->files = status == OK ? text_copy(files.chars) : NULL;
+    }
+    text_free(&files);
+    recipe->tokenizer.vocab_size = status == OK ? cache->size : 0;
+    if (status == OK || status == IO_ERROR || status == NOT_SUPPORTED)
+        return true; // without the files, model.vocab_size is required
+    problems_add(problems, "tokenizer.%s: %s",
+                 config.tokenizer_model != NULL ? "tokenizer_model" : "vocab_file and merge_file",
+                 fail_text());
+    return false;
 }
 
 void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems)

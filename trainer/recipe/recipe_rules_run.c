@@ -123,10 +123,13 @@ static bool vocab_given_holds(const struct view *v)
 
 static void vocab_given_message(const struct view *v, struct text *out)
 {
+    const char *model = v->recipe->tokenizer.tokenizer_model;
     text_add(out,
-             "model.vocab_size is required with tokenizer.tokenizer_type %s; use vocab_size of the model's "
-             "config.json, or another number that is not less than the tokenizer's",
-             recipe_tokenizer_name(v->recipe));
+             "model.vocab_size is required with tokenizer.tokenizer_type %s if %s%s; use vocab_size of the "
+             "model's config.json, or another number that is not less than the tokenizer's",
+             recipe_tokenizer_name(v->recipe),
+             model != NULL ? "its file cannot be read: tokenizer.tokenizer_model " : "it has no file",
+             model != NULL ? model : "");
 }
 
 static int64_t vocab_guess(const struct recipe *r)
@@ -541,7 +544,7 @@ static const struct rule rules[] = {
      vocab_holds,
      vocab_message,
      {{.key = "model.vocab_size", .guess = vocab_guess}}},
-    {"model.vocab_size " TOKENIZER, vocab_given_holds, vocab_given_message, {{0}}},
+    {"model.vocab_size tokenizer.tokenizer_model " TOKENIZER, vocab_given_holds, vocab_given_message, {{0}}},
     {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_message, {{0}}},
     {"tokenizer.tokenizer_model " TOKENIZER, model_holds, model_message, {{0}}},
     {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss data.pack_documents " TOKENIZER,

@@ -343,8 +343,9 @@ const struct recipe_row recipe_rows[] = {
         "change: each source continues after the samples that it gave."),
 
     ROW("tokenizer.tokenizer_type", CHOICE, tokenizer.tokenizer_type, "byte",
-        "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257 ids. `none`: the "
-        "data is already tokenized. Types without a number of ids need vocab_size (docs/tokenizers.md).",
+        "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257 ids, or those "
+        "of its files. Others: those of their file. `none`: the data is already tokenized, and vocab_size "
+        "is required (docs/tokenizers.md).",
         .choices = tokenizers),
     ROW("tokenizer.vocab_file", TEXT, tokenizer.vocab_file, "none",
         "`vocab.json` of GPT2BPE. Required to tokenize or detokenize text.", .optional = true),

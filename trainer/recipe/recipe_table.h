@@ -172,6 +172,16 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
 
 /* ---- loading: recipe.c ---- */
 
+/* The size of the vocabulary that was read last; {0}: none yet. */
+struct vocabulary_cache {
+    char *files; // its type and paths
+    int64_t size;
+};
+void vocabulary_cache_free(struct vocabulary_cache *cache);
+/* Sets recipe->tokenizer.vocab_size if model.vocab_size is not given and the tokenizer's files exist. Returns
+ * false and adds a problem if they are invalid. */
+bool recipe_read_vocabulary(struct recipe *recipe, struct vocabulary_cache *cache, struct problems *problems);
+
 struct recipe_loader {
     struct recipe *recipe;
     struct problems *problems;
@@ -181,6 +191,7 @@ struct recipe_loader {
     bool bad[RECIPE_MAX_ROWS];
     struct recipe_paths in_files;
     struct profile_cache profile;
+    struct vocabulary_cache vocabulary;
 };
 /* Fills a recipe of zeros with the defaults, the files and the overrides, in this order. */
 void recipe_read(struct recipe_loader *loader, const char *path, const char *const *overrides,

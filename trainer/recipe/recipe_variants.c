@@ -174,6 +174,7 @@ static void make(struct recipe_variants *variants, const struct recipe_change *c
         set(out->recipe, &changes[i]);
     recipe_complete(out, variants->path, variants->world_size);
     variants->loader.profile = out->profile;
+    variants->loader.vocabulary = out->vocabulary;
 }
 
 enum status recipe_variant(struct recipe_variants *variants, const struct recipe_change *changes,

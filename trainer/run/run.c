@@ -28,15 +28,16 @@ enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
                     fail_text(), config.tokenizer_model != NULL ? "tokenizer_model" : "vocab_file");
     TRY(status);
     int64_t size = tokenizer_vocab_size(*out), allowed = recipe->model.vocab_size;
-    if (config.tokenizer_model == NULL || size <= allowed)
+    const char *file = config.tokenizer_model != NULL ? config.tokenizer_model : config.vocab_file;
+    if (file == NULL || size <= allowed)
         return OK;
     tokenizer_destroy(*out);
     *out = NULL;
-    return fail(
-        BAD_RECIPE,
-        "model.vocab_size %lld is smaller than the vocabulary of %lld of tokenizer.tokenizer_model %s; use "
-        "model.vocab_size=%lld",
-        (long long)allowed, (long long)size, config.tokenizer_model, (long long)size);
+    return fail(BAD_RECIPE,
+                "model.vocab_size %lld is smaller than the vocabulary of %lld of tokenizer.%s %s; use "
+                "model.vocab_size=%lld",
+                (long long)allowed, (long long)size,
+                file == config.vocab_file ? "vocab_file" : "tokenizer_model", file, (long long)size);
 }
 
 static enum status source_list(const struct recipe_sources *from, struct data_source_config **out)

@@ -351,9 +351,9 @@ Test(recipe_check, tokenizer_and_data)
     WITH("command line: tokenizer.vocab_file is given, but tokenizer.tokenizer_type byte does not read it; "
          "use tokenizer.vocab_file=none\n",
          "tokenizer.vocab_file=v.json");
-    WITH("command line: model.vocab_size is required with tokenizer.tokenizer_type "
-         "HuggingFaceTokenizer; use vocab_size of the model's config.json, or another number that is "
-         "not less than the tokenizer's\n",
+    WITH("command line: model.vocab_size is required with tokenizer.tokenizer_type HuggingFaceTokenizer if "
+         "its file cannot be read: tokenizer.tokenizer_model t.json; use vocab_size of the model's "
+         "config.json, or another number that is not less than the tokenizer's\n",
          "tokenizer.tokenizer_type=HuggingFaceTokenizer", "tokenizer.tokenizer_model=t.json");
     WITH("command line: tokenizer.tokenizer_model is given, but tokenizer.tokenizer_type byte does "
          "not read it; use tokenizer.tokenizer_model=none\n",

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The files of a recipe: the recipe itself, if it is not a regular file, and the files that it names. */
+#include "base/text.h"
+#include "tests/fixtures/bpe_fixture.h"
 #include "tests/unit/recipe/recipe_case.h"
 #include "trainer/engine/rank_state.h"
 #include "trainer/tokenizer/tokenizer.h"
 
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* The pipe has no writer: a blocking open() or read() would never return. */
 Test(recipe_files, a_pipe_without_a_writer_is_not_waited_for, .timeout = 20)
@@ -37,6 +41,63 @@ Test(recipe_files, a_pipe_of_a_shell_is_read)
     close(ends[0]);
     recipe_destroy(recipe);
     problems_free(&problems);
+}
+
+static int64_t vocab_size_with(const char *const *overrides, size_t count)
+{
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    cr_assert_eq(recipe_load_text("r.yaml", SMALL, overrides, count, 0, &recipe, &problems), OK, "%s",
+                 problems.count > 0 ? problems.list[0].text : "");
+    const int64_t size = recipe->model.vocab_size;
+    recipe_destroy(recipe);
+    problems_free(&problems);
+    return size;
+}
+
+/* From the tokenizer's files where there are any; a given size is not compared without a run. */
+Test(recipe_files, the_size_of_the_vocabulary_is_the_tokenizers)
+{
+    char folder[] = "/tmp/cuboid-vocabulary-XXXXXX", path[64], vocab[96], merges[96];
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/v.json", folder);
+    snprintf(vocab, sizeof vocab, "tokenizer.vocab_file=%s", path);
+    cr_assert_eq(file_write_atomic(path, fixture_vocab, strlen(fixture_vocab)), OK);
+    snprintf(path, sizeof path, "%s/m.txt", folder);
+    snprintf(merges, sizeof merges, "tokenizer.merge_file=%s", path);
+    cr_assert_eq(file_write_atomic(path, fixture_merges, strlen(fixture_merges)), OK);
+    struct tokenizer *bpe = NULL;
+    const struct tokenizer_config config = {
+        .type = "gpt2", .vocab_file = strchr(vocab, '=') + 1, .merge_file = strchr(merges, '=') + 1};
+    cr_assert_eq(tokenizer_create(&config, &bpe), OK);
+    const int64_t size = tokenizer_vocab_size(bpe);
+    tokenizer_destroy(bpe);
+    cr_assert_lt(size, 1000);
+
+    const char *const gpt2[] = {"tokenizer.tokenizer_type=GPT2BPE", vocab, merges, "model.vocab_size=1234"};
+    const char *const absent[] = {gpt2[0], "tokenizer.vocab_file=/no/v.json", merges};
+    const char *const hf[] = {"tokenizer.tokenizer_type=HuggingFaceTokenizer",
+                              "tokenizer.tokenizer_model=" SOURCE_ROOT
+                              "/tests/fixtures/tokenizers/llama3.json",
+                              "model.vocab_size=auto"};
+    cr_assert_eq(vocab_size_with(gpt2, 1), 50257);
+    cr_assert_eq(vocab_size_with(gpt2, 3), size);
+    cr_assert_eq(vocab_size_with(gpt2, 4), 1234);
+    cr_assert_eq(vocab_size_with(absent, 3), 50257);
+    cr_assert_eq(vocab_size_with(hf, 2), 461);
+    cr_assert_eq(vocab_size_with(hf, 3), 461);
+
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    cr_assert_eq(file_write_atomic(path, "x", 1), OK); // merges that are none
+    cr_assert_eq(recipe_load_text("r.yaml", SMALL, gpt2, 3, 0, &recipe, &problems), BAD_RECIPE);
+    cr_assert(strstr(problems.list[0].text, "tokenizer.vocab_file and merge_file: ") != NULL &&
+                  strstr(problems.list[0].text, path) != NULL,
+              "%s", problems.list[0].text);
+    problems_free(&problems);
+    unlink(path);
+    unlink(strchr(vocab, '=') + 1);
+    rmdir(folder);
 }
 
 /* The size of a tokenizer is known when a run reads it. */
