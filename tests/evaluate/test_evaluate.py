@@ -126,6 +126,28 @@ def splits():
         sys.exit(f"evaluate prints\n{text}")
 
 
+def beginnings():
+    """--by-document begins with bos_token, also if the tokenizer does not add it, as if the documents had it."""
+    texts = [[(7 * i + 3 * k) % 400 + 50 for k in range(40 + 25 * i)] for i in range(4)]
+    with open(os.path.join(inputs.HERE, "..", "fixtures", "tokenizers", "llama3.json"), encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    tokenizer["post_processor"] = None
+    os.mkdir("bos")
+    with open("bos/tokenizer.json", "w", encoding="utf-8") as file:
+        json.dump(tokenizer, file)
+    run("train", "recipe.yaml", "name=bos", "model.vocab_size=461")
+    words = ("--by-document", "tokenizer.tokenizer_type=HuggingFaceTokenizer", "tokenizer.tokenizer_model=bos")
+    write_documents("texts", texts)
+    for config, begin in [({"bos_token": "<|begin_of_text|>"}, 0), ({"bos_token": None}, 1), ({}, 1)]:
+        with open("bos/tokenizer_config.json", "w", encoding="utf-8") as file:
+            json.dump({**config, "eos_token": "<|end_of_text|>"}, file)
+        write_documents("begun", [[begin, *ids] for ids in texts])
+        result = evaluate("runs/bos", *words, "--data", "texts")
+        other = evaluate("runs/bos", "--data", "begun", "data.pack_documents=true")
+        if result["tokens"] != sum(map(len, texts)) or not math.isclose(result["loss"], other["loss"], rel_tol=1e-12):
+            sys.exit(f"{config}: {result}, expected {other}")
+
+
 def conversations():
     """With packed documents and a loss mask, the loss that training reports for the same conversations."""
     with open("chat.jsonl", "w", encoding="utf-8") as file:
@@ -312,6 +334,7 @@ def main():
         streams(expected)
         documents(expected)
         splits()
+        beginnings()
         conversations()
 
 

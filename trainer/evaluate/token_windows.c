@@ -151,9 +151,9 @@ static enum status find_tokens(struct token_windows *w)
     const struct recipe_data *data = &config->recipe->data;
     w->end_of_document = w->begin_of_document = -1;
     if (config->tokenizer != NULL) {
-        const struct tokens *prefix = tokenizer_prefix(config->tokenizer);
+        const int32_t begin = tokenizer_begin_of_text(config->tokenizer);
         w->end_of_document = tokenizer_end_of_document(config->tokenizer);
-        w->begin_of_document = prefix->count > 0 ? prefix->ids[prefix->count - 1] : w->end_of_document;
+        w->begin_of_document = begin >= 0 ? begin : w->end_of_document;
     }
     w->each_document = config->by_document || data->pack_documents;
     const bool marks =

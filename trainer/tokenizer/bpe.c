@@ -205,7 +205,8 @@ static enum status create(const struct tokenizer_config *config, void **model, s
     struct bpe *bpe = NULL;
     TRY(bpe_load(config->vocab_file, config->merge_file, &bpe));
     *model = bpe;
-    *vocabulary = (struct vocabulary){.size = bpe->size, .end_of_document = bpe->end_of_document};
+    *vocabulary = (struct vocabulary){
+        .size = bpe->size, .end_of_document = bpe->end_of_document, .begin_of_text = bpe->end_of_document};
     return OK;
 }
 

@@ -18,7 +18,7 @@ static enum status byte_create(const struct tokenizer_config *config, void **mod
 {
     (void)config;
     *model = NULL;
-    *vocabulary = (struct vocabulary){.size = 257, .end_of_document = BYTE_END};
+    *vocabulary = (struct vocabulary){.size = 257, .end_of_document = BYTE_END, .begin_of_text = -1};
     return OK;
 }
 
@@ -213,6 +213,11 @@ int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer)
 int32_t tokenizer_end_of_document(const struct tokenizer *tokenizer)
 {
     return tokenizer->vocabulary.end_of_document;
+}
+
+int32_t tokenizer_begin_of_text(const struct tokenizer *tokenizer)
+{
+    return tokenizer->vocabulary.begin_of_text;
 }
 
 const struct tokens *tokenizer_prefix(const struct tokenizer *tokenizer)

@@ -53,6 +53,9 @@ const char *tokenizer_name(const struct tokenizer *tokenizer);        // "byte",
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);      // ids are in [0, vocab_size)
 int32_t tokenizer_end_of_document(const struct tokenizer *tokenizer); // id of the end-of-document token
 
+/* The token that begins a text, bos_token of transformers, whether or not the tokenizer adds it; -1: none. */
+int32_t tokenizer_begin_of_text(const struct tokenizer *tokenizer);
+
 /* The ids that the tokenizer adds before and after every text, such as Llama 3's <|begin_of_text|>; mostly
  * none. encoder_encode() does not add them, since it may encode a text in parts. */
 const struct tokens *tokenizer_prefix(const struct tokenizer *tokenizer);

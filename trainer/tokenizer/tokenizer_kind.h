@@ -8,6 +8,7 @@
 struct vocabulary {
     int32_t size;
     int32_t end_of_document;
+    int32_t begin_of_text;        // -1: none
     struct tokens prefix, suffix; // ids around every text; owned by the model
     bool adds_space;              // before every text that is encoded
 };

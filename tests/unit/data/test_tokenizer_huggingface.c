@@ -332,6 +332,35 @@ Test(huggingface, bad_files_are_refused_with_file_place_and_value)
     folder_remove_temporary(&f);
 }
 
+/* The configuration's, or else the one that the post-processor adds. */
+Test(huggingface, the_beginning_of_a_text)
+{
+    static const struct {
+        const char *config;
+        int32_t begin;
+    } cases[] = {{NULL, 0},
+                 {"{}", 0},
+                 {"{\"bos_token\": null}", 0},
+                 {"{\"bos_token\": \"!\"}", 2},
+                 {"{\"bos_token\": {\"content\": \"<|end_of_text|>\"}}", 1},
+                 {"{\"bos_token\": \"<|none|>\"}", 0}};
+    struct folder f = folder_make_temporary();
+    struct tokenizer *t = NULL;
+    write_changed(&f, "llama3", "{", "{");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].config != NULL)
+            write_file(f.config, cases[i].config, strlen(cases[i].config));
+        cr_assert_eq(load(f.file, &t), OK, "%s", fail_text());
+        cr_assert_eq(tokenizer_begin_of_text(t), cases[i].begin, "%s", cases[i].config);
+        cr_assert_eq(tokenizer_end_of_document(t), 1);
+        tokenizer_destroy(t);
+    }
+    folder_remove_temporary(&f);
+    t = fixture("qwen");
+    cr_assert_eq(tokenizer_begin_of_text(t), -1);
+    tokenizer_destroy(t);
+}
+
 Test(huggingface, the_end_of_a_document_is_that_of_the_configuration)
 {
     struct folder f = folder_make_temporary();

@@ -252,6 +252,7 @@ static enum status create(const struct tokenizer_config *config, void **model, s
     *vocabulary = (struct vocabulary){
         .size = hf->bpe.size,
         .end_of_document = hf->bpe.end_of_document,
+        .begin_of_text = hf->begin_of_text,
         .prefix = hf->prefix,
         .suffix = hf->suffix,
     };

@@ -374,7 +374,7 @@ static enum status load(struct hf_loader *l)
     TRY(load_model(l));
     TRY(hf_load_steps(l));
     TRY(hf_load_post_processor(l));
-    return hf_load_end(l);
+    return hf_load_ends(l);
 }
 
 /* The path of tokenizer.json, if `path` is its folder. */

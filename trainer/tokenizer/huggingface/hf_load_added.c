@@ -148,10 +148,26 @@ enum status hf_load_post_processor(struct hf_loader *l)
     return load_processor(l, json_object_get(l->root, "post_processor"), &budget);
 }
 
-/* ---- the end of a document ---- */
+/* ---- the beginning and the end of a document ---- */
 
-/* Stores eos_token of a tokenizer_config.json, "..." or {"content": "..."}; "" if it is absent or null. */
-static enum status read_eos(const char *path, struct text *out)
+/* Finds the id of a key of tokenizer_config.json, "..." or {"content": "..."}; -1 if it is absent or null. */
+static enum status read_token(const struct hf_loader *l, const char *path, const json_t *config,
+                              const char *key, int64_t *out)
+{
+    const json_t *value = json_object_get(config, key);
+    const char *content = json_is_object(value) ? hf_string(value, "content") : hf_string(config, key);
+    *out = -1;
+    if (hf_is_null(value))
+        return OK;
+    if (*content == 0)
+        return fail(BAD_DATA, "%s: %s is neither \"...\" nor {\"content\": \"...\"}", path, key);
+    *out = hf_id_of(l, content);
+    return *out >= 0 ? OK
+                     : fail(BAD_DATA, "%s: %s \"%.80s\" is not a token of %s", path, key, content, l->file);
+}
+
+/* Reads tokenizer_config.json. A bos_token that is no token is none, since training does not need it. */
+static enum status read_config(const struct hf_loader *l, const char *path, int64_t *begin, int64_t *end)
 {
     struct text file = {0};
     TRY(file_read(path, &file));
@@ -161,14 +177,11 @@ static enum status read_eos(const char *path, struct text *out)
     text_free(&file);
     if (config == NULL)
         return fail(BAD_DATA, "%s, line %d, column %d: %s", path, why.line, why.column, why.text);
-    const json_t *eos = json_object_get(config, "eos_token");
-    const char *content = json_is_object(eos) ? hf_string(eos, "content") : hf_string(config, "eos_token");
-    enum status status = OK;
-    if (!json_is_object(config))
-        status = fail(BAD_DATA, "%s: not an object; use {\"eos_token\": \"...\"}", path);
-    else if (!hf_is_null(eos) && *content == 0)
-        status = fail(BAD_DATA, "%s: eos_token is neither \"...\" nor {\"content\": \"...\"}", path);
-    text_add(out, "%s", content);
+    enum status status = json_is_object(config)
+                             ? read_token(l, path, config, "eos_token", end)
+                             : fail(BAD_DATA, "%s: not an object; use {\"eos_token\": \"...\"}", path);
+    if (status == OK && read_token(l, path, config, "bos_token", begin) != OK)
+        *begin = -1;
     json_decref(config);
     return status;
 }
@@ -191,24 +204,20 @@ static enum status find_usual_end(struct hf_loader *l)
         l->file);
 }
 
-enum status hf_load_end(struct hf_loader *l)
+enum status hf_load_ends(struct hf_loader *l)
 {
-    struct text path = {0}, eos = {0};
+    const struct tokens *prefix = &l->hf->prefix;
+    struct text path = {0};
+    int64_t begin = -1, end = -1;
     const char *slash = strrchr(l->file, '/');
     text_add_bytes(&path, l->file, slash != NULL ? (size_t)(slash + 1 - l->file) : 0);
     text_add(&path, "tokenizer_config.json");
-    enum status status = OK;
-    if (access(path.chars, F_OK) == 0)
-        status = read_eos(path.chars, &eos);
-    int64_t id = status == OK && eos.length > 0 ? hf_id_of(l, eos.chars) : -1;
-    if (status == OK && eos.length > 0 && id < 0)
-        status =
-            fail(BAD_DATA, "%s: eos_token \"%.80s\" is not a token of %s", path.chars, eos.chars, l->file);
-    if (status == OK && eos.length == 0)
-        status = find_usual_end(l);
-    else if (status == OK)
-        l->hf->bpe.end_of_document = (int32_t)id;
+    enum status status = access(path.chars, F_OK) == 0 ? read_config(l, path.chars, &begin, &end) : OK;
     text_free(&path);
-    text_free(&eos);
-    return status;
+    TRY(status);
+    l->hf->begin_of_text = begin >= 0          ? (int32_t)begin
+                           : prefix->count > 0 ? prefix->ids[prefix->count - 1]
+                                               : -1;
+    l->hf->bpe.end_of_document = (int32_t)end;
+    return end >= 0 ? OK : find_usual_end(l);
 }

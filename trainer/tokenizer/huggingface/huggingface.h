@@ -36,6 +36,7 @@ struct huggingface {
     bool prefix_space; // before words that begin with none
     bool cuts;         // llama_cut() or bpe_cut() is valid
     struct tokens prefix, suffix;
+    int32_t begin_of_text; // -1: none
 };
 
 /* Reads a tokenizer.json, or the one in a folder. BAD_DATA names the file, the place in it, the value and the
@@ -62,8 +63,8 @@ MUST_USE enum status hf_load_steps(struct hf_loader *l);
 /* Fills prefix and suffix. */
 MUST_USE enum status hf_load_post_processor(struct hf_loader *l);
 /* Finds the end-of-document token: eos_token of the tokenizer_config.json in the same folder, or a usual
- * name. */
-MUST_USE enum status hf_load_end(struct hf_loader *l);
+ * name; and the token that begins a text: its bos_token, or the last one of the prefix. */
+MUST_USE enum status hf_load_ends(struct hf_loader *l);
 
 /* The id of a token, added or of the vocabulary; -1: none. */
 int64_t hf_id_of(const struct hf_loader *l, const char *token);

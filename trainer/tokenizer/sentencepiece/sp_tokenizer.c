@@ -84,9 +84,11 @@ static enum status load(const char *path, bool bos, struct sentencepiece *sp, st
 {
     TRY(read_model(path, sp));
     TRY(probe_space(sp));
-    *vocabulary = (struct vocabulary){
-        .size = sp_size(sp->model), .end_of_document = sp_eos(sp->model), .adds_space = sp->adds_space};
     sp->bos = sp_bos(sp->model);
+    *vocabulary = (struct vocabulary){.size = sp_size(sp->model),
+                                      .end_of_document = sp_eos(sp->model),
+                                      .begin_of_text = sp->bos,
+                                      .adds_space = sp->adds_space};
     if (vocabulary->end_of_document < 0)
         return fail(BAD_DATA, "%s: the model has no end-of-sentence piece (eos_id), which ends a document",
                     path);
