@@ -64,9 +64,9 @@ def expect(what, holds, done):
         print(f"{what}: status {done.returncode}\n  stdout {done.stdout!r:.400}\n  stderr {done.stderr!r:.600}")
 
 
-def expect_error(what, inputs, *messages, options=(), ends="--no-append-eod"):
+def expect_error(what, inputs, *messages, options=(), ends="--no-append-eod", status=2):
     done, _ = prepare(inputs, *options, ends=ends)
-    expect(what, done.returncode == 2 and all(m.encode() in done.stderr for m in messages), done)
+    expect(what, done.returncode == status and all(m.encode() in done.stderr for m in messages), done)
 
 
 def tar_of(members, form=tarfile.PAX_FORMAT):
@@ -104,7 +104,8 @@ def test_packed_text():
     for name, data in packed_forms():
         write(name, data)
         if not ARCHIVES:
-            expect_error(name, [name], f"{name} is ", "this build has no libarchive; use ", f" {name} | cuboid data ")
+            expect_error(name, [name], f"{name} is ", "this build has no libarchive; use ", f" {name} | cuboid data ",
+                         status=1)
             continue
         done, got = prepare([name])
         expect(f"{name} is read", got == [b"one", b"two"], done)
@@ -151,6 +152,7 @@ def test_what_is_no_text():
     text = "Über 東 ".encode() * 100
     for name, data, message in [
             ("a.parquet", b"PAR1" + text, "a Parquet file, not UTF-8 text; use python3 -c "),
+            ("a.arrow", b"\xFF\xFF\xFF\xFF\0\1\0\0" + text, "an Arrow stream, not UTF-8 text; use python3 -c "),
             ("utf16.txt", "text".encode("utf-16"), "UTF-16, not UTF-8 text; use iconv -f UTF-16 -t UTF-8 FILE"),
             ("utf16be.txt", b"\xFE\xFF" + "text".encode("utf-16-be"), "UTF-16, "),
             ("utf32.txt", "text".encode("utf-32"), "UTF-32, "),
@@ -238,6 +240,40 @@ def test_ends_of_documents():
         before, after = expected
         expect(f"{len(single)} pieces, {ends}", len(ids) > len(before) + len(after) and ids[:len(before)] == before and
                ids[len(ids) - len(after):] == after and ids.count(end_id) == after.count(end_id), done)
+
+
+def test_datasets_that_are_not_there():
+    write("my.jsonl", TWO)
+    recipe = ["train.train_iters=1", "optimizer.lr_warmup_iters=0", "tokenizer.tokenizer_type=GPT2BPE",
+              "tokenizer.vocab_file=v.json", "tokenizer.merge_file=m.txt"]
+    quickstart = os.path.join(ROOT, "recipes", "quickstart.yaml")
+    options = "--tokenizer GPT2BPE --vocab-file v.json --merge-file m.txt"
+    for words, message in [
+            (["data", "inspect", "my.jsonl"], "my.jsonl is a file, not the PREFIX of a dataset, PREFIX.bin and "
+             "PREFIX.idx; make one of its text: cuboid data prepare my.jsonl -o PREFIX"),
+            (["data", "inspect", "none"], "none.idx: No such file or directory (a dataset is two files, PREFIX.bin and "
+             "PREFIX.idx, made by cuboid data prepare TEXT -o PREFIX)"),
+            (["train", quickstart, *recipe, "data.train=data/none"], "data.train: data/none.idx: No such file or "
+             f"directory; make the dataset with cuboid data prepare TEXT -o data/none {options}"),
+            (["train", quickstart, *recipe, "data.train=my.jsonl"], "my.jsonl is a file, not the prefix of a dataset: "
+             f"prepare its text with cuboid data prepare my.jsonl -o PREFIX {options}, and use PREFIX here")]:
+        done = subprocess.run([CUBOID, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        expect(words, done.returncode == 2 and message.encode() in done.stderr, done)
+
+
+def test_a_dataset_is_named_by_its_prefix():
+    """PREFIX.bin and PREFIX.idx are the same dataset when a run resumes."""
+    write("text", b"".join(b"%d words of text\n" % i for i in range(300)))
+    prepare(["text"], "--documents", "line", ends="--append-eod")
+    model = ["model.hidden_size=16", "model.num_attention_heads=2", "model.num_layers=2", "model.seq_length=8",
+             "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=4", "train.global_batch_size=2", "dp=1", "tp=1",
+             "pp=1", "train.eval_interval=0", "parallel.sequence_parallel=false", "logging.run_dir=run"]
+    for steps, path in [(2, "out"), (3, "out.bin"), (4, "out.idx")]:
+        done = subprocess.run([CUBOID, "train", os.path.join(ROOT, "recipes", "quickstart.yaml"), *model,
+                               f"train.train_iters={steps}", f"data.train={path}"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        expect(path, done.returncode == 0 and b"changed" not in done.stdout + done.stderr and
+               (steps == 2 or b"resum" in done.stdout + done.stderr), done)
 
 
 def main():

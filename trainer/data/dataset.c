@@ -34,7 +34,23 @@ static bool raise_file_limit(void)
     return setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-static enum status open_file(const char *path, int *fd, int64_t *bytes)
+/* A dataset that is not there: perhaps its text is. */
+static enum status refuse_missing(const char *prefix, const char *path, int why)
+{
+    struct stat info;
+    if (why == ENOENT && stat(prefix, &info) == 0 && S_ISREG(info.st_mode))
+        return fail(
+            IO_ERROR,
+            "%s is a file, not the PREFIX of a dataset, PREFIX.bin and PREFIX.idx; make one of its text: "
+            "cuboid data prepare %s -o PREFIX",
+            prefix, prefix);
+    return fail(IO_ERROR,
+                "%s: %s (a dataset is two files, PREFIX.bin and PREFIX.idx, made by "
+                "cuboid data prepare TEXT -o PREFIX)",
+                path, strerror(why));
+}
+
+static enum status open_file(const char *prefix, const char *path, int *fd, int64_t *bytes)
 {
     struct stat info;
     const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK; // O_NONBLOCK: opening a pipe must not block
@@ -42,8 +58,7 @@ static enum status open_file(const char *path, int *fd, int64_t *bytes)
     if (*fd < 0 && errno == EMFILE && raise_file_limit())
         *fd = open(path, flags);
     if (*fd < 0)
-        return fail(IO_ERROR, "%s: %s (a dataset is two files, PREFIX.bin and PREFIX.idx)", path,
-                    strerror(errno));
+        return refuse_missing(prefix, path, errno);
     if (fstat(*fd, &info) != 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode))
@@ -58,9 +73,9 @@ static enum status open_both(struct dataset *d, const char *bin_path, const char
 {
     int idx = -1;
     int64_t bytes = 0;
-    enum status status = open_file(idx_path, &idx, &bytes);
+    enum status status = open_file(d->prefix, idx_path, &idx, &bytes);
     if (status == OK)
-        status = open_file(bin_path, &d->bin, &d->bin_bytes);
+        status = open_file(d->prefix, bin_path, &d->bin, &d->bin_bytes);
     if (status == OK)
         status = index_read(idx, idx_path, bytes, bin_path, d->bin_bytes, &d->index);
     if (idx >= 0)

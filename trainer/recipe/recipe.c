@@ -475,6 +475,7 @@ void recipe_read(struct recipe_loader *loader, const char *path, const char *con
             i += takes_next ? 1 : 0;
         else
             apply_override(loader, overrides[i], first, (int)i);
+    recipe_strip_sources(loader->recipe);
     derive_dry_device(loader->recipe, described);
 }
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The length of a file's name without .yaml or .yml; 0: it has another ending. */
@@ -58,19 +59,56 @@ void recipe_near_file(const char *path, struct text *hint)
     text_free(&folder);
 }
 
-static bool check_path(const struct recipe *recipe, const char *key, const char *path,
-                       struct problems *problems)
+/* advice: how to mend a missing file. */
+static bool check_path_with(const struct recipe *recipe, const char *key, const char *path,
+                            const char *advice, struct problems *problems)
 {
     struct text where = {0};
     if (access(path, R_OK) == 0)
         return true;
     int why = errno;
     recipe_origin_text(recipe, recipe_row_index(key), &where);
-    const bool is_load = strcmp(key, "checkpoint.load") == 0;
     problems_add(problems, "%s: %s: %s: %s%s", text_chars(&where), key, path, strerror(why),
-                 is_load ? "; use auto, none or a checkpoint directory" : "");
+                 why == ENOENT ? advice : "");
     text_free(&where);
     return false;
+}
+
+static bool check_path(const struct recipe *recipe, const char *key, const char *path,
+                       struct problems *problems)
+{
+    const bool is_load = strcmp(key, "checkpoint.load") == 0;
+    return check_path_with(recipe, key, path, is_load ? "; use auto, none or a checkpoint directory" : "",
+                           problems);
+}
+
+/* The options of `cuboid data prepare` for the tokenizer of the recipe. */
+static void add_tokenizer_options(const struct recipe *recipe, struct text *out)
+{
+    const struct recipe_tokenizer *t = &recipe->tokenizer;
+    if (t->tokenizer_type != TOKENIZER_BYTE && t->tokenizer_type != TOKENIZER_NONE)
+        text_add(out, " --tokenizer %s", recipe_tokenizer_name(recipe));
+    if (t->vocab_file != NULL && t->merge_file != NULL)
+        text_add(out, " --vocab-file %s --merge-file %s", t->vocab_file, t->merge_file);
+    if (t->tokenizer_model != NULL)
+        text_add(out, " --tokenizer-model %s", t->tokenizer_model);
+}
+
+/* How to make a dataset that is missing. */
+static void add_prepare(const struct recipe *recipe, const char *prefix, struct text *out)
+{
+    struct stat info;
+    const bool is_text = stat(prefix, &info) == 0 && S_ISREG(info.st_mode);
+    if (is_text)
+        text_add(
+            out,
+            "; %s is a file, not the prefix of a dataset: prepare its text with cuboid data prepare %s -o "
+            "PREFIX",
+            prefix, prefix);
+    else
+        text_add(out, "; make the dataset with cuboid data prepare TEXT -o %s", prefix);
+    add_tokenizer_options(recipe, out);
+    text_add(out, is_text ? ", and use PREFIX here" : "");
 }
 
 /* Names only one of the files of a missing source. */
@@ -80,18 +118,33 @@ static void check_sources(const struct recipe *recipe, const char *key, const st
     static const char *const endings[] = {".idx", ".bin"};
     for (size_t i = 0; i < sources->count; i++) {
         const char *path = sources->list[i].path;
-        size_t length = strlen(path);
-        for (int e = 0; e < 2; e++)
-            if (length > 4 && strcmp(path + length - 4, endings[e]) == 0)
-                length -= 4;
+        struct text advice = {0};
         bool there = true;
+        add_prepare(recipe, path, &advice);
         for (int e = 0; e < 2 && there; e++) {
             struct text file = {0};
-            text_add(&file, "%.*s%s", (int)length, path, endings[e]);
-            there = check_path(recipe, key, file.chars, problems);
+            text_add(&file, "%s%s", path, endings[e]);
+            there = check_path_with(recipe, key, file.chars, advice.chars, problems);
             text_free(&file);
         }
+        text_free(&advice);
     }
+}
+
+static void strip_endings(struct recipe_sources *sources)
+{
+    for (size_t i = 0; i < sources->count; i++) {
+        char *path = sources->list[i].path;
+        const size_t length = path != NULL ? strlen(path) : 0;
+        if (length > 4 && (strcmp(path + length - 4, ".bin") == 0 || strcmp(path + length - 4, ".idx") == 0))
+            path[length - 4] = 0;
+    }
+}
+
+void recipe_strip_sources(struct recipe *recipe)
+{
+    strip_endings(&recipe->data.train);
+    strip_endings(&recipe->data.valid);
 }
 
 /* A run that already has checkpoints resumes from those, so the one that it started from may be gone.

@@ -204,6 +204,8 @@ void recipe_finalize(struct recipe_loader *loader);
 /* Frees all but the recipe. */
 void recipe_loader_free(struct recipe_loader *loader);
 
+/* Names datasets by their prefix where one of their two files was named. */
+void recipe_strip_sources(struct recipe *recipe);
 /* Adds a problem for each missing file that the recipe names and a run reads. schedule: also checks the
  * schedule file, unless it has been read already. */
 void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems);

@@ -51,6 +51,11 @@ static const struct file_kind bzip2 = {"bzip2", KIND_BZIP2, NULL, 0, NULL};
 static const struct file_kind tar = {"a tar archive", KIND_TAR, NULL, 0, NULL};
 static const struct file_kind safetensors = {"a safetensors file", KIND_OTHER, NULL, 0, NULL};
 
+static const struct file_kind arrow_stream = {
+    "an Arrow stream", KIND_OTHER, NULL, 0,
+    "python3 -c \"import sys, pyarrow.ipc; pyarrow.ipc.open_stream('FILE').read_pandas().to_json("
+    "sys.stdout, orient='records', lines=True)\"" PREPARE_JSON};
+
 /* "BZh", a digit, and the magic number of a block or of the end. */
 static bool is_bzip2(const char *bytes, int64_t count)
 {
@@ -81,13 +86,20 @@ static bool is_safetensors(const char *bytes, int64_t count)
     return count >= 10 && memcmp(bytes + 4, "\0\0\0\0{\"", 6) == 0;
 }
 
+/* Four bytes FF, and the length of the schema, below 16 MiB. */
+static bool is_arrow_stream(const char *bytes, int64_t count)
+{
+    return count >= 8 && memcmp(bytes, "\xFF\xFF\xFF\xFF", 4) == 0 && bytes[7] == 0;
+}
+
 const struct file_kind *file_kind_of(const char *bytes, int64_t count)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (count >= kinds[i].length && memcmp(bytes, kinds[i].magic, (size_t)kinds[i].length) == 0)
             return &kinds[i];
-    return is_bzip2(bytes, count)         ? &bzip2
-           : is_tar(bytes, count)         ? &tar
-           : is_safetensors(bytes, count) ? &safetensors
-                                          : NULL;
+    return is_bzip2(bytes, count)          ? &bzip2
+           : is_tar(bytes, count)          ? &tar
+           : is_safetensors(bytes, count)  ? &safetensors
+           : is_arrow_stream(bytes, count) ? &arrow_stream
+                                           : NULL;
 }

@@ -436,7 +436,8 @@ Test(data, invalid_requests_suggest_valid_values)
     config.split = NULL;
     cr_assert_eq(data_open(&config, &data), BAD_RECIPE);
     struct text expected = {0};
-    const char *why = "No such file or directory (a dataset is two files, PREFIX.bin and PREFIX.idx)";
+    const char *why = "No such file or directory (a dataset is two files, PREFIX.bin and PREFIX.idx, made by "
+                      "cuboid data prepare TEXT -o PREFIX)";
     text_add(
         &expected,
         "data.train: /nowhere/at/all.idx: %s; data.train source 2 (%s): weight 0 must be greater than 0; to "
