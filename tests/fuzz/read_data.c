@@ -198,7 +198,7 @@ static void prepare_mask(const char *folder)
     struct text prefix = {0};
     text_add(&prefix, "%s/masked", folder);
     fuzz_require(dataset_writer_create(prefix.chars, VOCAB_SIZE, &writer) == OK &&
-                     dataset_writer_with_mask(writer) == OK &&
+                     dataset_writer_with_mask(writer, "chatml") == OK &&
                      dataset_writer_add_masked(writer, ids, counts, sizeof ids / sizeof *ids) == OK &&
                      dataset_writer_end_document(writer) == OK && dataset_writer_finish(writer) == OK,
                  "a dataset with a mask is written");
@@ -244,7 +244,7 @@ static struct chat_template template_of(int bits, const struct tokenizer *tokeni
     fuzz_require(chat_template_create("plain", tokenizer, &chat) == OK, "a template is compiled");
     chat.trims = (bits & 1) != 0;
     chat.adds_space = (bits & 2) != 0;
-    for (int role = 0; role < ROLE_COUNT; role++)
+    for (int role = 0; role < CHAT_ROLES; role++)
         for (int place = 0; place < PLACE_COUNT; place++)
             if ((bits >> (2 + place) & 1) != 0)
                 chat.places[role][place] = role == ROLE_USER ? text : special;

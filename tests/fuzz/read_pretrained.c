@@ -10,7 +10,8 @@
 /* A model that was read can be exported by its own architecture, which reads back as the same recipe. */
 static void write_again(const struct pretrained_config *config, const struct recipe *recipe)
 {
-    const struct pretrained_details details = {.dtype = "float32", .end_of_document = -1};
+    const struct pretrained_ids ids = {.bos = -1, .pad = -1};
+    const struct pretrained_details details = {.dtype = "float32", .ids = &ids};
     const struct pretrained_architecture *architecture;
     struct text text = {0};
     const enum status status =

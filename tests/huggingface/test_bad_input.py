@@ -291,7 +291,8 @@ def refused_exports():
     set_recipe("lost", "tokenizer.tokenizer_type=HuggingFaceTokenizer",
                "tokenizer.tokenizer_model=gone/tokenizer.json")
     expect_refused("lost tokenizer", ["export", "lost/checkpoints"],
-                   "/tokenizer.json nor gone/tokenizer.json exists; copy the tokenizer's files to lost/checkp")
+                   "no tokenizer.json that can be read, the tokenizer of its recipe (tokenizer.tokenizer_model gone/to")
+    expect_refused("no tokenizer there", ["export", "lost/checkpoints", "--tokenizer", "gone"], "gone: No such file")
     set_recipe("large", "model.init_method_std=1e5")
     expect_refused("fp16", ["export", "large/checkpoints", "--dtype", "fp16"], "too large for fp16; use --dtype bf16")
     expect_refused("dtype", ["export", "large/checkpoints", "--dtype", "fp8"], "--dtype fp8; use fp32, bf16 or fp16")
@@ -313,6 +314,86 @@ def refused_loads():
                           check=False)
     if done.returncode != 2 or ": cuboid checkpoint import llama -o CKPT makes one" not in done.stderr:
         sys.exit(f"checkpoint.load=llama: {done.returncode} {done.stderr}")
+
+
+# ---- folders of another user ----
+SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
+
+
+def link_outside(name, target="../secret"):
+    if os.path.lexists(f"changed/{name}"):
+        os.remove(f"changed/{name}")
+    os.symlink(target, f"changed/{name}")
+
+
+def hostile_imports():
+    """Links to other folders, and files that are not what their names say."""
+    with open("secret", "w", encoding="utf-8") as file:
+        file.write(SECRET)
+    os.chmod("secret", 0o600)
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+                 "generation_config.json", "merges.txt", "chat_template.jinja"):
+        shutil.copytree("llama", "changed")
+        link_outside(name)
+        expect_refused(f"{name}, a link", ["import", "changed"],
+                       f"changed/{name}: is a link to {os.path.abspath('secret')}, outside of the folder; replace the")
+        if "model" not in name and name not in ("config.json", "tokenizer.json"):
+            os.remove(f"changed/{name}")
+            shutil.copy("secret", f"changed/{name}")
+            expect_refused(f"{name}, a key", ["import", "changed"], f"changed/{name}: is not ")
+        shutil.rmtree("changed")
+
+
+def hub_caches():
+    """The links of the hub's cache, and links inside the folder, are followed; others from there are not."""
+    os.makedirs("hub/snapshots")
+    shutil.copytree("llama", "hub/blobs")
+    shutil.copy("secret", "hub/secret")
+    os.mkdir("hub/snapshots/changed")
+    with open("hub/blobs/template", "w", encoding="utf-8") as file:
+        file.write("{{ messages }}")
+    os.chmod("hub/blobs/template", 0o640)
+    os.chdir("hub/snapshots")
+    for name in ("config.json", "model.safetensors"):
+        os.symlink(f"../../blobs/{name}", f"changed/{name}")
+    os.symlink("../../blobs/template", "changed/chat_template.jinja")
+    os.symlink("config.json", "changed/generation_config.json")
+    if command("import", "changed", "-o", "out").returncode != 0:
+        sys.exit("the cache of a hub is refused")
+    if os.stat("out/chat_template.jinja").st_mode & 0o777 != 0o640:
+        sys.exit("the copy of a file of mode 640 has another mode")
+    if not os.path.exists("out/generation_config.json"):
+        sys.exit("a link inside of the folder is not followed")
+    shutil.rmtree("out")
+    link_outside("merges.txt", "../../secret")
+    expect_refused("a link out of the cache", ["import", "changed"], "changed/merges.txt: is a link to ")
+    os.chdir("../..")
+
+
+def hostile_exports():
+    """A recipe names a file outside of its checkpoint, which is not copied unless the user names it, too."""
+    for key, value in (("HuggingFaceTokenizer", ["tokenizer.tokenizer_model=secret"]),
+                       ("GPT2BPE", ["tokenizer.vocab_file=secret", "tokenizer.merge_file=secret"])):
+        set_recipe("hostile", f"tokenizer.tokenizer_type={key}", *value)
+        expect_refused(key, ["export", "hostile"], "secret); use --tokenizer PATH, or --tokenizer none to export wi")
+        expect_refused(f"{key}, named", ["export", "hostile", "--tokenizer", "secret"],
+                       "--tokenizer secret: is not tokenizer.json that can be read" if key[0] == "H" else
+                       "has two files; use the folder that has them")
+        if key[0] == "H":
+            step = "hostile/checkpoints/step-00000000"
+            os.symlink(os.path.abspath("secret"), f"{step}/tokenizer.json")
+            expect_refused("a link", ["export", "hostile"], f"{step}/tokenizer.json: is a link to ")
+            os.remove(f"{step}/tokenizer.json")
+            shutil.copy("secret", f"{step}/tokenizer.json")
+            expect_refused("a key", ["export", "hostile"], "no tokenizer.json that can be read")
+            overwrite(f"{step}/tokenizer.json", b"{}")
+            expect_refused("another JSON", ["export", "hostile"], "tokenizer.json: no model section")
+            os.remove(f"{step}/tokenizer.json")
+        done = command("export", "hostile", "-o", "out", "--tokenizer", "none")
+        if done.returncode != 0 or any(name.startswith(("tok", "vocab", "merges")) for name in os.listdir("out")):
+            sys.exit(f"export without tokenizer: {done.returncode} {done.stderr}")
+        shutil.rmtree("out")
+        shutil.rmtree("hostile")
 
 
 def run_directories():
@@ -402,6 +483,9 @@ def main():
         not_finite()
         refused_exports()
         refused_loads()
+        hostile_imports()
+        hub_caches()
+        hostile_exports()
         run_directories()
         refused_outputs()
         memory()

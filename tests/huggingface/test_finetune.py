@@ -8,6 +8,7 @@ golden_finetune.txt has its losses, gradient norms and weights: make_finetune.py
 each conversation as a sequence of its own. Here they are packed, in fp32."""
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -94,6 +95,68 @@ def prepare():
         sys.exit("chat.bin has other ids")
 
 
+def write_files(folder, files):
+    for name, content in files.items():
+        with open(f"{folder}/{name}", "w", encoding="utf-8") as file:
+            file.write(content if isinstance(content, str) else json.dumps(content))
+        os.chmod(f"{folder}/{name}", 0o600)
+
+
+def read_json(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def expect(what, seen, expected):
+    if seen != expected:
+        sys.exit(f"{what}: {seen}, expected {expected}")
+
+
+def carries_the_files():
+    """A run has what it needs of the model that it began with, whose folder may disappear: the tokenizer, the ids that
+    end a text, the length of its context. The template is that of the conversations, and its end of an answer ends a
+    text. Copies keep the mode of the original."""
+    config = {**finetune.CASES["llama"], "max_position_embeddings": 200, "bos_token_id": 1, "eos_token_id": 257,
+              "pad_token_id": 3, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    models.write_model("carried", config)
+    write_files("carried", {"tokenizer.json": finetune.tokenizer_json(), "tokenizer_config.json": {"a": 10 ** 30},
+                            "generation_config.json": {"eos_token_id": [257, 5], "temperature": 0.7},
+                            "chat_template.jinja": "{{ messages }}"})
+    run("checkpoint", "import", "carried", "-o", "carried-ckpt")
+    run("checkpoint", "export", "carried-ckpt", "-o", "carried-out")
+    for name in ("generation_config.json", "chat_template.jinja", "tokenizer.json"):
+        with open(f"carried/{name}", "rb") as file, open(f"carried-out/{name}", "rb") as copy:
+            expect(f"{name} of an export", copy.read(), file.read())
+    train("carried", "carried-run", "tp=2", "train.train_iters=1")
+    run("checkpoint", "reshard", "carried-run", "-o", "resharded", "tp=1")
+    for path in ("carried", "carried-ckpt", "carried-out"):
+        shutil.rmtree(path)
+    os.mkdir("elsewhere")
+    os.rename("carried-run", "elsewhere/moved")
+    os.chdir("elsewhere")
+    end = finetune.END_MESSAGE
+    expect("a text", run("generate", "moved", "--prompt", "abab", "--tokens", "1", "--temperature", "0")[:4], "abab")
+    run("evaluate", "moved", "--data", "../chat")
+    run("train", "moved/recipe.yaml", "logging.run_dir=next", "checkpoint.load=moved/checkpoints", "data.train=none",
+        "data.mock_data=true", "data.loss_mask=false", "data.pack_documents=false", "data.split=98,1,1", "tp=1",
+        "data.reset_attention_mask=false", "data.reset_position_ids=false", "train.train_iters=1")
+    for checkpoint in ("moved", "../resharded", "next"):
+        run("checkpoint", "export", checkpoint, "-o", "out")
+        written, generation = read_json("out/config.json"), read_json("out/generation_config.json")
+        for key in ("max_position_embeddings", "bos_token_id", "pad_token_id"):
+            expect(f"{checkpoint}: {key}", written[key], config[key])
+        expect("rope_scaling", written["rope_scaling"]["original_max_position_embeddings"], 200)
+        expect(f"{checkpoint}: ends", written["eos_token_id"], [end, 257, 5])
+        expect(f"{checkpoint}: generation_config.json", generation,
+               {"bos_token_id": 1, "pad_token_id": 3, "eos_token_id": [end, 257, 5], "temperature": 0.7})
+        expect(f"{checkpoint}: tokenizer", read_json("out/tokenizer.json"), finetune.tokenizer_json())
+        with open("out/chat_template.jinja", encoding="utf-8") as file:
+            expect(f"{checkpoint}: template", file.read()[:32], "{# cuboid chat template chatml #}"[:32])
+        expect(f"{checkpoint}: mode", oct(os.stat("out/tokenizer_config.json").st_mode), oct(0o100600))
+        shutil.rmtree("out")
+    os.chdir("..")
+
+
 def main():
     models.VOCAB, models.CONTEXT = finetune.VOCAB, finetune.SEQUENCE
     with tempfile.TemporaryDirectory() as folder:
@@ -107,6 +170,7 @@ def main():
             weights = compare_weights(name, f"{name}-one", golden)
             wide = compare_steps(f"{name}, 8 ranks", train(name, f"{name}-wide", "dp=2", "tp=2", "pp=2"), golden)
             print(f"{name}: losses and norms differ by {steps:.1e}, on 8 ranks by {wide:.1e}; weights by {weights:.1e}")
+        carries_the_files()
 
 
 main()

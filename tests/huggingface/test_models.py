@@ -257,6 +257,10 @@ def copies_the_tokenizer():
     with open("words-out/config.json", encoding="utf-8") as file:
         if json.load(file)["eos_token_id"] != end:
             sys.exit("words-out/config.json has another end of a document")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        os.remove(f"words-moved/{name}")
+    run(CUBOID, "checkpoint", "export", "words-moved", "-o", "given-out", "--tokenizer", "words/tokenizer.json")
+    same_files("words", "given-out", ["tokenizer.json", "tokenizer_config.json"])
 
 
 def same_files(one, other, names):

@@ -52,7 +52,7 @@ static enum status write_documents(const char *prefix, int32_t below, int32_t en
     struct dataset_writer *writer = NULL;
     enum status status = dataset_writer_create(prefix, end < 0 ? below : end + 1, &writer);
     if (status == OK)
-        status = dataset_writer_with_mask(writer);
+        status = dataset_writer_with_mask(writer, "chatml");
     for (uint64_t d = 0; status == OK && d < DOCUMENTS; d++) {
         int32_t ids[LONGEST + 1];
         uint8_t counts[LONGEST + 1];

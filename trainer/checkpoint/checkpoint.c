@@ -6,6 +6,7 @@
 #include "trainer/checkpoint/checkpoint_job.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
 #include "trainer/checkpoint/checkpoint_texts.h"
+#include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/engine/agree.h"
 #include "trainer/files/disk_space.h"
 
@@ -62,6 +63,8 @@ static enum status broadcast_ticket(struct rank_state *w, struct save_ticket *ti
 static enum status publish(struct checkpoint_saving *s, const struct save_texts *texts)
 {
     const struct run *run = s->rank_state->run;
+    if (run->model_files != NULL)
+        TRY(model_files_write(run->model_files, s->folder.chars));
     TRY(save_texts_write(texts, s->folder.chars));
     TRY(checkpoint_lock_check(run->checkpoint_lock));
     return folder_publish(run->recipe->checkpoint.save, &s->ticket);

@@ -5,6 +5,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_record.h"
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/huggingface/model_files.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -151,6 +152,8 @@ static bool is_part(const char *name)
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (length == strlen(fixed[i]) && strncmp(name, fixed[i], length) == 0)
             return true;
+    if (model_files_has_name(name, length))
+        return true;
     if (strncmp(name, rank, sizeof rank - 1) != 0)
         return false;
     size_t digits = sizeof rank - 1 + strspn(name + sizeof rank - 1, "0123456789");

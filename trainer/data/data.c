@@ -353,6 +353,15 @@ const struct dataset *data_source(const struct data *data, enum data_split list,
     return i < sources->count ? sources->datasets[i] : NULL;
 }
 
+const char *data_chat_template(const struct data *data)
+{
+    const char *name = data->train.count > 0 ? dataset_chat_template(data->train.datasets[0]) : "";
+    for (int i = 1; i < data->train.count; i++)
+        if (strcmp(name, dataset_chat_template(data->train.datasets[i])) != 0)
+            return "";
+    return name;
+}
+
 struct text *data_fingerprint_cache(struct data *data)
 {
     return &data->fingerprint;

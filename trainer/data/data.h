@@ -87,6 +87,8 @@ int64_t data_epoch_samples(const struct data *data, enum data_split split);
 
 /* Source `i` of data.train or data.valid; NULL after the last. */
 const struct dataset *data_source(const struct data *data, enum data_split list, int i);
+/* The chat template that wrote all sources of the training data; "": unknown, or not the same. */
+const char *data_chat_template(const struct data *data);
 /* Storage of data_fingerprint.h for its text; empty at first, and freed with the data. */
 struct text *data_fingerprint_cache(struct data *data);
 

@@ -195,6 +195,11 @@ int64_t dataset_counted_tokens(const struct dataset *dataset)
     return dataset->mask.counted;
 }
 
+const char *dataset_chat_template(const struct dataset *dataset)
+{
+    return dataset->mask.chat_template;
+}
+
 uint64_t dataset_mask_checksum(const struct dataset *dataset)
 {
     return dataset->mask.checksum;

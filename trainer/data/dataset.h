@@ -54,9 +54,11 @@ MUST_USE enum status dataset_read(const struct dataset *dataset, int64_t documen
 /* Opens the loss mask of the dataset (dataset_mask.h), which must exist. The same errors. */
 MUST_USE enum status dataset_open_mask(struct dataset *dataset);
 bool dataset_has_mask(const struct dataset *dataset); // is open
-/* Of an open mask: the number of tokens that count in the loss, and the checksum of its bits. */
+/* Of an open mask: the number of tokens that count in the loss, the checksum of its bits, and the chat
+ * template that wrote the conversations ("": unknown). */
 int64_t dataset_counted_tokens(const struct dataset *dataset);
 uint64_t dataset_mask_checksum(const struct dataset *dataset);
+const char *dataset_chat_template(const struct dataset *dataset);
 /* out[i] = 1 if token begin + i of a document counts in the loss, else 0; always 1 without an open mask. */
 MUST_USE enum status dataset_read_mask(const struct dataset *dataset, int64_t document, int64_t begin,
                                        int64_t count, uint8_t *out);
@@ -78,8 +80,8 @@ MUST_USE enum status dataset_writer_create(const char *prefix, int64_t vocab_siz
                                            struct dataset_writer **out);
 
 /* Writes a loss mask, too: call it first, then dataset_writer_add_masked() for all ids. Without this call, a
- * mask of an older dataset of this prefix is removed. */
-MUST_USE enum status dataset_writer_with_mask(struct dataset_writer *writer);
+ * mask of an older dataset of this prefix is removed. chat_template: the name of the one that writes them. */
+MUST_USE enum status dataset_writer_with_mask(struct dataset_writer *writer, const char *chat_template);
 /* counts[i] != 0: ids[i] counts in the loss. */
 MUST_USE enum status dataset_writer_add_masked(struct dataset_writer *writer, const int32_t *ids,
                                                const uint8_t *counts, int64_t count);

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { VERSION = 1, HEADER_BYTES = 56, CHUNK_BYTES = 1 << 16 };
+enum { VERSION = 2, HEADER_BYTES = 56, CHUNK_BYTES = 1 << 16 }; // the header of version 1 is the same
 static const char magic[8] = {'C', 'U', 'B', 'O', 'I', 'D', 'L', 'M'};
 
 /* The header as it is in the file. */
@@ -97,19 +97,19 @@ static enum status check_header(const struct dataset_mask *mask, const struct he
     const char *path = mask->path.chars;
     if (memcmp(h->magic, magic, sizeof magic) != 0)
         return fail(BAD_DATA, "%s: does not begin with CUBOIDLM: not the loss mask of a dataset", path);
-    if (h->version != VERSION)
-        return fail(BAD_DATA, "%s, byte 8: version %" PRIu64 "; only version %d is supported", path,
+    if (h->version < 1 || h->version > VERSION)
+        return fail(BAD_DATA, "%s, byte 8: version %" PRIu64 "; only versions 1 to %d are supported", path,
                     h->version, VERSION);
     if (h->tokens != (uint64_t)of->tokens)
         return fail(BAD_DATA,
                     "%s, byte 16: a mask of %" PRIu64 " tokens, but the dataset has %" PRId64
                     ": it belongs to another dataset; prepare both again",
                     path, h->tokens, of->tokens);
-    if (bytes != HEADER_BYTES + bytes_of(of->tokens))
+    if (bytes != mask->bits_at + bytes_of(of->tokens))
         return fail(BAD_DATA,
                     "%s: %" PRId64 " bytes; a mask of %" PRId64 " tokens has %" PRId64
                     ": truncated or corrupt; prepare the dataset again",
-                    path, bytes, of->tokens, HEADER_BYTES + bytes_of(of->tokens));
+                    path, bytes, of->tokens, mask->bits_at + bytes_of(of->tokens));
     bool same_index = h->index_checksum == of->index_checksum;
     if (!same_index || h->ids_checksum != of->ids_checksum)
         return fail(BAD_DATA,
@@ -117,6 +117,22 @@ static enum status check_header(const struct dataset_mask *mask, const struct he
                     ": it belongs to another dataset; prepare both again",
                     path, same_index ? 40 : 32, same_index ? h->ids_checksum : h->index_checksum,
                     same_index ? ".bin" : ".idx", same_index ? of->ids_checksum : of->index_checksum);
+    return OK;
+}
+
+/* Reads the name of the template: letters and digits, then zeros. */
+static enum status read_name(struct dataset_mask *mask, struct checksum *sum)
+{
+    const size_t count = (size_t)(mask->bits_at - HEADER_BYTES);
+    char name[MASK_TEMPLATE_CHARS + 1] = {0};
+    TRY(read_at(mask->fd, mask->path.chars, HEADER_BYTES, count, name));
+    checksum_add(sum, name, count);
+    const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789");
+    for (size_t i = length < MASK_TEMPLATE_CHARS ? length : MASK_TEMPLATE_CHARS - 1; i < count; i++)
+        if (name[i] != 0)
+            return fail(BAD_DATA, "%s, byte %d: value %d is not in the name of a chat template: corrupt",
+                        mask->path.chars, HEADER_BYTES + (int)i, (unsigned char)name[i]);
+    memcpy(mask->chat_template, name, sizeof mask->chat_template);
     return OK;
 }
 
@@ -128,7 +144,7 @@ static enum status read_bits(const struct dataset_mask *mask, unsigned char *chu
     unsigned char last = 0;
     for (int64_t at = 0, part; at < bytes; at += part) {
         part = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
-        TRY(read_at(mask->fd, mask->path.chars, HEADER_BYTES + at, (size_t)part, chunk));
+        TRY(read_at(mask->fd, mask->path.chars, mask->bits_at + at, (size_t)part, chunk));
         checksum_add(sum, chunk, (size_t)part);
         for (int64_t i = 0; i < part; i++)
             *ones += __builtin_popcount(chunk[i]);
@@ -136,7 +152,7 @@ static enum status read_bits(const struct dataset_mask *mask, unsigned char *chu
     }
     if (mask->tokens % 8 != 0 && last >> mask->tokens % 8 != 0)
         return fail(BAD_DATA, "%s, byte %" PRId64 ": value %d has bits after the last token: corrupt",
-                    mask->path.chars, HEADER_BYTES + bytes - 1, last);
+                    mask->path.chars, mask->bits_at + bytes - 1, last);
     return OK;
 }
 
@@ -147,7 +163,9 @@ static enum status check_bits(struct dataset_mask *mask, const struct header *h)
     int64_t ones = 0;
     enum status status = chunk == NULL || sum == NULL
                              ? fail(NO_MEMORY, "%s: no memory to read it", mask->path.chars)
-                             : read_bits(mask, chunk, sum, &ones);
+                             : read_name(mask, sum);
+    if (status == OK)
+        status = read_bits(mask, chunk, sum, &ones);
     if (status == OK)
         mask->checksum = checksum_now(sum);
     checksum_free(sum);
@@ -174,6 +192,7 @@ static enum status read_all(struct dataset_mask *mask, const struct dataset_mask
         return fail(BAD_DATA, "%s: %" PRId64 " bytes; the header has %d: truncated, or not a loss mask",
                     mask->path.chars, bytes, HEADER_BYTES);
     TRY(read_at(mask->fd, mask->path.chars, 0, sizeof header, &header));
+    mask->bits_at = HEADER_BYTES + (header.version == 1 ? 0 : MASK_TEMPLATE_CHARS);
     TRY(check_header(mask, &header, bytes, of));
     mask->tokens = of->tokens;
     return check_bits(mask, &header);
@@ -208,7 +227,7 @@ enum status mask_read(const struct dataset_mask *mask, int64_t first, int64_t co
         int64_t byte = at / 8, bytes = bytes_of(end) - byte;
         bytes = bytes < BYTES ? bytes : BYTES;
         next = (byte + bytes) * 8 < end ? (byte + bytes) * 8 : end;
-        TRY(read_at(mask->fd, mask->path.chars, HEADER_BYTES + byte, (size_t)bytes, bits));
+        TRY(read_at(mask->fd, mask->path.chars, mask->bits_at + byte, (size_t)bytes, bits));
         for (int64_t i = at; i < next; i++)
             out[i - first] = bits[i / 8 - byte] >> i % 8 & 1;
     }
@@ -238,12 +257,18 @@ static enum status open_stream(struct mask_writer *w)
     w->sum = checksum_begin();
     if (w->sum == NULL)
         return fail(NO_MEMORY, "%s: no memory to write it", w->path.chars);
-    return fwrite(&none, sizeof none, 1, w->stream) == 1 ? OK : io_failure(w);
+    checksum_add(w->sum, w->chat_template, sizeof w->chat_template);
+    return fwrite(&none, sizeof none, 1, w->stream) == 1 &&
+                   fwrite(w->chat_template, sizeof w->chat_template, 1, w->stream) == 1
+               ? OK
+               : io_failure(w);
 }
 
-enum status mask_writer_create(const char *prefix, struct mask_writer *out)
+enum status mask_writer_create(const char *prefix, const char *chat_template, struct mask_writer *out)
 {
     struct mask_writer writer = {.file.fd = -1};
+    CHECK(strlen(chat_template) < sizeof writer.chat_template);
+    memcpy(writer.chat_template, chat_template, strlen(chat_template));
     text_add(&writer.path, "%s.mask", prefix);
     enum status status = open_stream(&writer);
     if (status == OK)

@@ -4,13 +4,16 @@
  *
  *     PREFIX.mask   little endian
  *         byte 0    "CUBOIDLM"
- *              8    u64  version, 1
+ *              8    u64  version, 2
  *             16    u64  number n of tokens, all of PREFIX.bin
  *             24    u64  number of them that count
  *             32    u64  XXH3 of PREFIX.idx
  *             40    u64  XXH3 of blocks of PREFIX.bin (dataset_blocks.h), one after the other
  *             48    u64  XXH3 of all bytes from 56 on
- *             56    u8   bit i % 8 of byte i / 8: whether token i counts [(n + 7) / 8], zeros after bit n - 1
+ *             56    char the chat template that wrote the conversations, "chatml", then zeros [16]
+ *             72    u8   bit i % 8 of byte i / 8: whether token i counts [(n + 7) / 8], zeros after bit n - 1
+ *
+ * Version 1, without the name, is also read: its bits begin at byte 56.
  *
  * The first three checksums bind a mask to its dataset: one of other tokens, or of the same tokens in another
  * order, is refused. All is checked when the file is opened; bits are then read with pread, like ids. */
@@ -20,11 +23,15 @@
 
 #include <stdint.h>
 
+enum { MASK_TEMPLATE_CHARS = 16 };
+
 struct dataset_mask {
     int fd; // -1: not open
     struct text path;
+    int64_t bits_at;                         // in the file
+    char chat_template[MASK_TEMPLATE_CHARS]; // "": unknown
     int64_t tokens, counted;
-    uint64_t checksum; // of the bits
+    uint64_t checksum; // of the name and the bits
 };
 
 /* What a mask is bound to. */
@@ -52,9 +59,11 @@ struct mask_writer {
     struct checksum *sum;
     uint8_t byte; // the bits of the last, incomplete byte
     int64_t tokens, counted;
+    char chat_template[MASK_TEMPLATE_CHARS];
 };
 
-MUST_USE enum status mask_writer_create(const char *prefix, struct mask_writer *out);
+MUST_USE enum status mask_writer_create(const char *prefix, const char *chat_template,
+                                        struct mask_writer *out);
 MUST_USE enum status mask_writer_add(struct mask_writer *writer, const uint8_t *counts, int64_t count);
 /* Writes the header and syncs; the file keeps its temporary name until file_temporary_commit(). */
 MUST_USE enum status mask_writer_complete(struct mask_writer *writer, const struct dataset_mask_of *of);

@@ -133,13 +133,13 @@ enum status dataset_writer_add(struct dataset_writer *writer, const int32_t *ids
     return OK;
 }
 
-enum status dataset_writer_with_mask(struct dataset_writer *writer)
+enum status dataset_writer_with_mask(struct dataset_writer *writer, const char *chat_template)
 {
     CHECK(writer->tokens == 0);
     const struct text *bin = &writer->bin_path;
     struct text prefix = {0};
     text_add_bytes(&prefix, bin->chars, bin->length - strlen(".bin"));
-    enum status status = mask_writer_create(prefix.chars, &writer->mask);
+    enum status status = mask_writer_create(prefix.chars, chat_template, &writer->mask);
     text_free(&prefix);
     return status;
 }

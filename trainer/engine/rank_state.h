@@ -22,6 +22,7 @@
 #include "trainer/trace/tracer.h"
 
 struct checkpoint_lock;
+struct model_files;
 struct checkpoint_saving;
 struct rank_state;
 
@@ -52,6 +53,7 @@ struct run {
     struct mesh mesh;
     struct hooks hooks;
     struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
+    struct model_files *model_files;         // for its checkpoints, of rank 0's process; NULL: none
     int64_t row_tokens;     // of a sequence in forward passes without training; 0: model.seq_length
     bool is_planning;       // dry run: use the planning device, whatever the recipe says
     struct stop *stop;      // NULL: signals are not handled

@@ -2,6 +2,7 @@
 /* State shared by all ranks of the process. */
 #include "schedules/csv/csv.h"
 #include "schedules/simulate.h"
+#include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/engine/rank_state.h"
 #include "trainer/plan/choose/choose_schedule.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -217,5 +218,8 @@ void run_destroy(struct run *run)
     if (!run->has_callers_schedule)
         schedule_destroy(run->schedule);
     free(run->stage_first_layer);
+    if (run->model_files != NULL)
+        model_files_free(run->model_files);
+    free(run->model_files);
     *run = (struct run){0};
 }

@@ -17,6 +17,7 @@
 #include "trainer/progress/monitor.h"
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_dir.h"
+#include "trainer/run/run_files.h"
 #include "trainer/run/run_plan.h"
 #include "trainer/run/saving.h"
 #include "trainer/run/timeline_write.h"
@@ -544,6 +545,7 @@ static enum status prepare(struct training *training, const struct recipe *recip
         return OK;
     TRY(run_dir_claim(recipe, folder));
     TRY(lock_checkpoints(recipe, &training->run));
+    TRY(run_files_collect(&training->run, training->folder.continues ? training->folder.newest : -1));
     report_layout(&training->run, stdout);
     TRY(report_offload(&training->run, stderr));
     TRY(timeout_check(&training->run));

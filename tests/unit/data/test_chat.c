@@ -74,6 +74,34 @@ Test(chat, llama2_equals_metas_program)
     tokenizer_destroy(tokenizer);
 }
 
+/* chat_jinja.txt has lines of a name, a tab and a template; make_chat_fixtures.py renders them with
+ * transformers. */
+Test(chat, jinja_is_what_transformers_renders)
+{
+    struct fixture f = fixture_make("hf", "chat.json", "chatml");
+    struct text file = {0};
+    int lines = 0;
+    char *rest = NULL;
+    cr_assert_eq(file_read(TOKENIZER_FIXTURES "chat_jinja.txt", &file), OK, "%s", fail_text());
+    char *line = strtok_r(file.chars, "\n", &rest);
+    for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        struct text jinja = {0};
+        char *tab = strchr(line, '\t');
+        cr_assert_not_null(tab);
+        *tab = 0;
+        cr_assert_eq(chat_template_jinja(line, f.tokenizer, &jinja), OK, "%s", fail_text());
+        cr_expect_str_eq(jinja.chars, tab + 1);
+        cr_expect_str_eq(chat_template_of_jinja(jinja.chars), line);
+        text_free(&jinja);
+        lines++;
+    }
+    cr_expect_eq(lines, 5);
+    cr_expect_null(chat_template_of_jinja("{% for m in messages %}{{ m }}{% endfor %}"));
+    cr_expect_eq(chat_template_end(&f.chat), tokenizer_special_token(f.tokenizer, "<|im_end|>"));
+    text_free(&file);
+    fixture_free(&f);
+}
+
 /* Whatever the content spells, in any role and with any spaces around it. */
 Test(chat, content_never_makes_a_special_token)
 {

@@ -21,7 +21,7 @@ static void write_masked(const char *prefix, const char *const *documents, int c
 {
     struct dataset_writer *w = NULL;
     cr_assert_eq(dataset_writer_create(prefix, 10, &w), OK);
-    cr_assert_eq(dataset_writer_with_mask(w), OK);
+    cr_assert_eq(dataset_writer_with_mask(w, "chatml"), OK);
     for (int d = 0; d < count; d++) {
         for (const char *c = documents[d]; *c != 0; c++) {
             const int32_t id = *c - '0';

@@ -25,7 +25,7 @@ static void write_dataset(const struct fixture *f, int documents, int length, in
     for (int i = 0; f->masked > 0 && i < length; i += f->masked)
         counts[i] = 1;
     cr_assert_eq(dataset_writer_create(f->prefix.chars, 257, &w), OK, "%s", fail_text());
-    cr_assert(f->masked == 0 || dataset_writer_with_mask(w) == OK);
+    cr_assert(f->masked == 0 || dataset_writer_with_mask(w, "chatml") == OK);
     for (int i = 0; i < documents; i++) {
         cr_assert_eq(f->masked > 0 ? dataset_writer_add_masked(w, ids, counts, length)
                                    : dataset_writer_add(w, ids, length),

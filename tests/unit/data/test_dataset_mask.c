@@ -33,7 +33,7 @@ static void write_dataset(const char *prefix, int first, int rotated, bool maske
     struct dataset_writer *w = NULL;
     cr_assert_eq(dataset_writer_create(prefix, 1000, &w), OK, "%s", fail_text());
     if (masked)
-        cr_assert_eq(dataset_writer_with_mask(w), OK, "%s", fail_text());
+        cr_assert_eq(dataset_writer_with_mask(w, "chatml"), OK, "%s", fail_text());
     for (int d = 0; d < DOCUMENTS; d++) {
         int document = (d + rotated) % DOCUMENTS;
         int32_t ids[MOST];
@@ -199,6 +199,34 @@ Test(dataset_mask, counts_and_bits_agree)
     fixture_free(&f);
 }
 
+/* The chat template is recorded; a file of version 1 has none. */
+Test(dataset_mask, names_the_chat_template)
+{
+    enum { NAME_BYTES = 16 };
+    struct fixture f = fixture_make();
+    struct dataset *d = NULL;
+    struct text file = {0}, old = {0};
+    cr_assert_eq(open_with_mask(f.a.chars, &d), OK, "%s", fail_text());
+    cr_expect_str_eq(dataset_chat_template(d), "chatml");
+    dataset_close(d);
+    cr_assert_eq(file_read(f.mask.chars, &file), OK);
+    text_add_bytes(&old, file.chars, HEADER);
+    text_add_bytes(&old, file.chars + HEADER + NAME_BYTES, file.length - HEADER - NAME_BYTES);
+    uint64_t sum = checksum_of(old.chars + HEADER, old.length - HEADER);
+    memcpy(old.chars + 48, &sum, sizeof sum);
+    old.chars[8] = 1;
+    cr_assert_eq(file_write_atomic(f.mask.chars, old.chars, old.length), OK);
+    cr_assert_eq(open_with_mask(f.a.chars, &d), OK, "%s", fail_text());
+    cr_expect_str_eq(dataset_chat_template(d), "");
+    dataset_close(d);
+    memset(file.chars + HEADER, 'a', NAME_BYTES);
+    cr_assert_eq(file_write_atomic(f.mask.chars, file.chars, file.length), OK);
+    expect_refused(&f, "byte 71: value 97 is not in the name of a chat template");
+    text_free(&file);
+    text_free(&old);
+    fixture_free(&f);
+}
+
 /* More tokens than one read has bits. */
 Test(dataset_mask, long_documents)
 {
@@ -211,7 +239,7 @@ Test(dataset_mask, long_documents)
     for (int i = 0; i < LENGTH; i++)
         counts[i] = counts_at(3, i);
     cr_assert_eq(dataset_writer_create(f.a.chars, 10, &w), OK);
-    cr_assert_eq(dataset_writer_with_mask(w), OK);
+    cr_assert_eq(dataset_writer_with_mask(w, "chatml"), OK);
     cr_assert_eq(dataset_writer_add_masked(w, ids, counts, LENGTH), OK);
     cr_assert_eq(dataset_writer_end_document(w), OK);
     cr_assert_eq(dataset_writer_finish(w), OK, "%s", fail_text());

@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/checkpoint_state.h"
 #include "trainer/checkpoint/distribute/checkpoint_note.h"
 #include "trainer/checkpoint/distribute/checkpoint_share.h"
+#include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/files/output_folder.h"
 
 #include <stdlib.h>
@@ -292,12 +293,18 @@ static enum status write_manifest(struct reshard *r)
     struct text text = {0};
     TRY(copy_file(r, "recipe.yaml"));
     TRY(copy_file(r, "data.json"));
+    struct model_files files = {0};
+    enum status status = model_files_read(r->folder, MODEL_TOKENIZER_JSON, MODEL_CONFIG, NULL, &files);
+    if (status == OK)
+        status = model_files_write(&files, r->output.partial.chars);
+    model_files_free(&files);
+    TRY(status);
     TRY(manifest_begin_copy(&r->source.manifest, &r->run.mesh, &r->identity, &r->manifest));
     if (r->source.manifest.version == 1)
         TRY(record_recipe(r));
     TRY(notes_add(&r->tensors, r->notes, r->run.mesh.world, r->words, r->out, &r->manifest));
     manifest_text(&r->manifest, &text);
-    enum status status = output_folder_write(&r->output, "manifest.json", &text);
+    status = output_folder_write(&r->output, "manifest.json", &text);
     text_free(&text);
     return status;
 }

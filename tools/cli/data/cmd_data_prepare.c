@@ -233,7 +233,7 @@ static enum status pump_all(struct pump *p, const struct data_options *o, const 
         TRY(refuse_overwriting(o->output));
     TRY(dataset_writer_create(o->output, tokenizer_vocab_size(p->encode.tokenizer), &p->writer));
     if (p->encode.chat != NULL)
-        TRY(dataset_writer_with_mask(p->writer));
+        TRY(dataset_writer_with_mask(p->writer, p->encode.chat->name));
     TRY(encode_pool_create(&p->encode, p->writer, &p->pool));
     for (int i = 0; i < o->input_count; i++)
         TRY(text_read(o->inputs[i], text, &sink));

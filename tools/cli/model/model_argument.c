@@ -55,21 +55,22 @@ static enum status find_of_recipe(const struct model_request *request, const str
     return OK;
 }
 
-/* `override` precedes those of the request; NULL: none. */
-static int load_recipe(const struct model_request *request, const char *path, const char *override,
-                       struct recipe **out, int *size)
+/* `overrides` precede those of the request. */
+static int load_recipe(const struct model_request *request, const char *path, const struct text *overrides,
+                       int override_count, struct recipe **out, int *size)
 {
     int defaults = 0;
     while (request->defaults != NULL && request->defaults[defaults] != NULL)
         defaults++;
-    char **argv = calloc((size_t)(request->count + defaults) + 2, sizeof *argv);
+    char **argv = calloc((size_t)(request->count + defaults + override_count) + 2, sizeof *argv);
     if (argv == NULL)
         return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
     int argc = 0;
     argv[argc++] = (char *)(uintptr_t)request->command;
     argv[argc++] = (char *)(uintptr_t)path;
-    if (override != NULL)
-        argv[argc++] = (char *)(uintptr_t) override;
+    for (int i = 0; i < override_count; i++)
+        if (!recipe_argument_sets(overrides[i].chars, request->words + 1, request->count - 1))
+            argv[argc++] = overrides[i].chars;
     for (int i = 0; i < defaults; i++)
         if (!recipe_argument_sets(request->defaults[i], request->words + 1, request->count - 1))
             argv[argc++] = (char *)(uintptr_t)request->defaults[i];
@@ -82,26 +83,26 @@ static int load_recipe(const struct model_request *request, const char *path, co
     return status;
 }
 
-/* Appends an override with the path of the tokenizer.json in the checkpoint's folder, if it has one. Errors
- * of the recipe are reported when it is loaded for the command. */
-static void add_tokenizer_override(const char *folder, const char *path, struct text *out)
+/* Appends overrides with the paths of the tokenizer's files in the checkpoint's folder, if it has them;
+ * returns their number. Errors of the recipe are reported when it is loaded for the command. */
+static int list_tokenizer_overrides(const char *folder, const char *path,
+                                    struct text out[PRETRAINED_TOKENIZER_FILES])
 {
     static const char *const no_device[] = {"cluster.device=dry"};
     struct recipe *recipe = NULL;
     struct problems problems = {0};
-    struct text file = {0};
-    if (recipe_load(path, no_device, 1, 0, &recipe, &problems) == OK &&
-        pretrained_tokenizer_in(folder, recipe, &file))
-        text_add(out, "tokenizer.tokenizer_model=%s", file.chars);
-    text_free(&file);
+    int count = 0;
+    if (recipe_load(path, no_device, 1, 0, &recipe, &problems) == OK)
+        count = pretrained_tokenizer_in(folder, recipe, out);
     problems_free(&problems);
     recipe_destroy(recipe);
+    return count;
 }
 
 static int load_of_recipe(const struct model_request *request, const char *path, char **checkpoint,
                           struct recipe **recipe, int *size)
 {
-    int status = load_recipe(request, path, NULL, recipe, size);
+    int status = load_recipe(request, path, NULL, 0, recipe, size);
     return status != 0 ? status : input_status(find_of_recipe(request, *recipe, path, checkpoint));
 }
 
@@ -109,15 +110,16 @@ static int load_of_checkpoint(const struct model_request *request, const char *p
                               struct recipe **recipe, int *size)
 {
     char *copy = NULL;
-    struct text override = {0};
+    struct text overrides[PRETRAINED_TOKENIZER_FILES] = {0};
     int status = input_status(checkpoint_resolve(path, checkpoint));
     if (status == 0)
         status = input_status(checkpoint_recipe_path(*checkpoint, &copy));
     if (status == 0) {
-        add_tokenizer_override(*checkpoint, copy, &override);
-        status = load_recipe(request, copy, override.chars, recipe, size);
+        const int count = list_tokenizer_overrides(*checkpoint, copy, overrides);
+        status = load_recipe(request, copy, overrides, count, recipe, size);
     }
-    text_free(&override);
+    for (int i = 0; i < PRETRAINED_TOKENIZER_FILES; i++)
+        text_free(&overrides[i]);
     free(copy);
     return status;
 }

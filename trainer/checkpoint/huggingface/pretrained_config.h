@@ -2,6 +2,7 @@
 /* config.json of a pretrained model, and the section `model` of a recipe. */
 #pragma once
 
+#include "trainer/checkpoint/huggingface/pretrained_ids.h"
 #include "trainer/checkpoint/huggingface/pretrained_table.h"
 #include "trainer/recipe/recipe.h"
 
@@ -45,13 +46,15 @@ void pretrained_config_explain(const struct pretrained_config *config, const cha
 
 /* The values of a config.json that are not part of the model. */
 struct pretrained_details {
-    const char *dtype;       // "float32"
-    int32_t end_of_document; // token id; -1: none
+    const char *dtype; // "float32"
+    const struct pretrained_ids *ids;
+    const struct pretrained_architecture *preferred; // that of the import; NULL: none
+    int64_t context; // its longest sequence, which training with shorter ones leaves as it is; 0: unknown
 };
 
 /* Finds the architecture that expresses the model of the recipe (or only `name`, unless NULL) and appends
- * its config.json. BAD_RECIPE names the architecture that comes closest, and the first key that it cannot
- * express. */
+ * its config.json. The context is the larger one of details and recipe, unless positions are learned.
+ * BAD_RECIPE names the architecture that comes closest, and the first key that it cannot express. */
 MUST_USE enum status pretrained_config_write(const struct recipe *recipe, const char *name,
                                              const struct pretrained_details *details,
                                              const struct pretrained_architecture **architecture,

@@ -5,7 +5,7 @@
 #include "trainer/checkpoint/checkpoint_source.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
-#include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
+#include "trainer/files/output_folder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -102,7 +102,9 @@ static enum status open_model(struct export *e)
     TRY(params_declare(&recipe->model, &one_each, false, &e->params));
     TRY(choose_dtype(e));
     const struct pretrained_details details = {.dtype = torch_dtype(e->dtype),
-                                               .end_of_document = e->options->end_of_document};
+                                               .ids = e->options->ids,
+                                               .preferred = e->options->imported_as,
+                                               .context = e->options->context};
     TRY(pretrained_config_write(recipe, e->options->architecture, &details, &e->architecture, &e->config));
     TRY(pretrained_tensors_create(e->architecture, &e->params, recipe->model.kv_channels, true, &e->tensors));
     return check_tensors(e);
@@ -263,17 +265,11 @@ static enum status write_file(struct export *e, int file)
 
 /* ---- all of it ---- */
 
-static enum status write_all(struct export *e, bool *has_tokenizer)
+static enum status write_all(struct export *e)
 {
-    *has_tokenizer = false;
     TRY(output_folder_begin(e->options->out, &e->output));
     TRY(output_folder_write(&e->output, "config.json", &e->config));
-    if (e->options->tokenizer != NULL)
-        TRY(pretrained_tokenizer_copy(&e->output, e->options->tokenizer, e->options->tokenizer_name,
-                                      has_tokenizer));
-    if (e->options->vocab_file != NULL)
-        TRY(pretrained_tokenizer_copy_gpt2(&e->output, e->options->vocab_file, e->options->merge_file,
-                                           has_tokenizer));
+    TRY(model_files_write(e->options->files, e->output.partial.chars));
     for (int file = 0; file < e->file_count; file++)
         TRY(write_file(e, file));
     if (e->file_count > 1)
@@ -281,9 +277,8 @@ static enum status write_all(struct export *e, bool *has_tokenizer)
     return output_folder_finish(&e->output);
 }
 
-static enum status export(struct export *e, bool *has_tokenizer) {
-    TRY(status_of_input(open_model(e))); TRY(divide_into_files(e)); TRY(allocate(e));
-    return write_all(e, has_tokenizer);
+static enum status export(struct export *e) {
+    TRY(status_of_input(open_model(e))); TRY(divide_into_files(e)); TRY(allocate(e)); return write_all(e);
 }
 
 enum status pretrained_export(const struct pretrained_export_options *options,
@@ -291,7 +286,8 @@ enum status pretrained_export(const struct pretrained_export_options *options,
 {
     struct export e = {.options = options};
     *result = (struct pretrained_export_result){.architecture = NULL};
-    enum status status = export(&e, &result->has_tokenizer);
+    enum status status = export(&e);
+    result->has_tokenizer = model_files_has_tokenizer(options->files);
     output_folder_free(&e.output);
     result->architecture = e.architecture;
     result->tensors = e.tensors.count;

@@ -5,19 +5,20 @@
 #pragma once
 
 #include "base/text.h"
+#include "trainer/checkpoint/huggingface/pretrained_ids.h"
 #include "trainer/checkpoint/huggingface/pretrained_table.h"
 
 struct pretrained_export_options {
-    const char *checkpoint;              // folder of the checkpoint itself
-    const struct recipe *recipe;         // of the checkpoint
-    const char *tokenizer;               // file of the tokenizer; NULL: none
-    const char *tokenizer_name;          // its name there: "tokenizer.json" or "tokenizer.model"
-    const char *vocab_file, *merge_file; // of GPT2BPE, instead; NULL: none
-    int32_t end_of_document;             // its id; -1: unknown
-    const char *out;                     // must not exist
-    const char *dtype;                   // "fp32", "bf16", "fp16"; NULL: that of the checkpoint
-    const char *architecture;            // NULL: the first one that expresses the model
-    int64_t max_file_bytes;              // of the tensors in a file; a larger tensor has its own
+    const char *checkpoint;          // folder of the checkpoint itself
+    const struct recipe *recipe;     // of the checkpoint
+    const struct model_files *files; // to be written, without config.json
+    const struct pretrained_ids *ids;
+    const struct pretrained_architecture *imported_as; // preferred; NULL: none
+    int64_t context;                                   // of the imported model; 0: unknown
+    const char *out;                                   // must not exist
+    const char *dtype;                                 // "fp32", "bf16", "fp16"; NULL: that of the checkpoint
+    const char *architecture;                          // NULL: the first one that expresses the model
+    int64_t max_file_bytes; // of the tensors in a file; a larger tensor has its own
 };
 
 struct pretrained_export_result {

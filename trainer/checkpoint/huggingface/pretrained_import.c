@@ -4,10 +4,13 @@
 #include "kernels/numbers/narrow.h"
 #include "trainer/checkpoint/checkpoint_record.h"
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
+#include "trainer/files/inside.h"
+#include "trainer/files/output_folder.h"
 #include "trainer/files/yaml.h"
 
 #include <math.h>
@@ -30,6 +33,7 @@ struct import {
     struct params params;
     struct pretrained_weights weights;
     struct pretrained_tensors tensors;
+    struct model_files files;
     struct output_folder output;
     enum safetensors_dtype dtype; // of the values in the checkpoint
     struct shard *shards;         // of the parts of all tensors, in this order
@@ -65,6 +69,7 @@ static enum status read_config(struct import *m, struct problems *warnings)
     enum { MAX_BYTES = 16 << 20 };
     struct text json = {0};
     text_add(&m->config_path, "%s/config.json", m->folder);
+    TRY(inside_check(m->folder, "config.json"));
     enum status status = file_read_small(m->config_path.chars, MAX_BYTES, &json);
     if (status == OK)
         status = pretrained_config_parse(m->config_path.chars, &json, warnings, &m->config);
@@ -433,13 +438,8 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
 {
     const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .etp = 1, .dp = 1, .pp = 1};
     struct mesh mesh;
-    struct text path = {0};
-    bool copied;
     TRY(output_folder_begin(out, &m->output));
-    text_add(&path, "%s/tokenizer.json", m->folder);
-    enum status status = pretrained_tokenizer_copy(&m->output, path.chars, "tokenizer.json", &copied);
-    text_free(&path);
-    TRY(status);
+    TRY(model_files_write(&m->files, m->output.partial.chars));
     if (m->found.type != NULL)
         text_add(&m->tokenizer, "%s/%s", out, m->found.file);
     TRY(create_recipe(m));
@@ -462,6 +462,7 @@ static enum status read_input(struct import *m, struct problems *warnings)
     TRY(read_config(m, warnings));
     TRY(create_recipe(m));
     TRY(pretrained_tokenizer_find(m->folder, m->recipe->model.vocab_size, warnings, &m->found));
+    TRY(model_files_read(m->folder, MODEL_TOKENIZER_JSON, MODEL_CONFIG, NULL, &m->files));
     TRY(open_model(m));
     TRY(list_shards(m));
     TRY(allocate(m));
@@ -504,6 +505,7 @@ enum status pretrained_import(const char *folder, const char *out, enum pretrain
     pretrained_weights_close(&m.weights);
     params_free(&m.params);
     manifest_free(&m.manifest);
+    model_files_free(&m.files);
     recipe_destroy(m.recipe);
     text_free(&m.config_path);
     text_free(&m.tokenizer);

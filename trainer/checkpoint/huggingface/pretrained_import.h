@@ -4,7 +4,7 @@
  *
  *   DIR/config.json, model.safetensors    OUT/manifest.json, recipe.yaml, rank-00000.safetensors
  *                                         OUT/model.yaml: sections model and tokenizer, as a base recipe
- *   DIR/tokenizer.json, ...               OUT/tokenizer.json, ...
+ *   DIR/tokenizer.json, ...               OUT/tokenizer.json, ... (model_files.h)
  *
  * Values are stored in bf16 if all tensors have that type, else in fp32. Memory: the largest tensor in its
  * own type, and buffers of PRETRAINED_BAND_BYTES. */

@@ -185,8 +185,20 @@ static void add_window_layers(const struct model_config *m, struct text *out)
     }
 }
 
+/* Appends the value of model.seq_length. */
+static void add_context(const struct recipe *recipe, const struct pretrained_details *details,
+                        struct text *out)
+{
+    const int64_t own = recipe->model.seq_length;
+    text_add(out, "%lld",
+             (long long)(recipe->model.position_embedding == LEARNED_ABSOLUTE || details->context < own
+                             ? own
+                             : details->context));
+}
+
 static void add_value(const struct recipe *recipe, const struct pretrained_architecture *architecture,
-                      const struct pretrained_key *key, struct text *out)
+                      const struct pretrained_key *key, const struct pretrained_details *details,
+                      struct text *out)
 {
     struct text value = {0};
     char dotted[RECIPE_KEY_CHARS];
@@ -198,6 +210,11 @@ static void add_value(const struct recipe *recipe, const struct pretrained_archi
     }
     switch (key->kind) {
     case PRETRAINED_COUNT:
+        if (strcmp(key->model_key, "seq_length") == 0)
+            add_context(recipe, details, out);
+        else
+            text_add(out, "%s", text_chars(&value));
+        break;
     case PRETRAINED_BOOL:
         text_add(out, "%s", text_chars(&value));
         break;
@@ -248,11 +265,14 @@ static void write_config(const struct recipe *recipe, const struct pretrained_ar
     add_key(out, "model_type");
     text_add_json(out, architecture->model_type);
     for (const struct pretrained_key *key = architecture->keys; key->name != NULL; key++)
-        add_value(recipe, architecture, key, out);
+        add_value(recipe, architecture, key, details, out);
     add_key(out, "torch_dtype");
     text_add_json(out, details->dtype);
-    add_token(out, "bos_token_id", details->end_of_document); // Cuboid begins a document after the end of one
-    add_token(out, "eos_token_id", details->end_of_document);
+    add_token(out, "bos_token_id", details->ids->bos);
+    add_key(out, "eos_token_id");
+    pretrained_ids_ends_text(details->ids, out);
+    if (details->ids->pad >= 0)
+        add_token(out, "pad_token_id", details->ids->pad);
     text_add(out, "\n}\n");
 }
 
@@ -270,6 +290,8 @@ static bool has_effect(const struct model_config *m, const char *key)
             return false;
     if (strcmp(key, "add_qkv_bias") == 0)
         return !m->add_bias_linear;
+    if (strcmp(key, "seq_length") == 0)
+        return m->position_embedding == LEARNED_ABSOLUTE;
     const bool is_rope = strncmp(key, "rope_", 5) == 0 || strcmp(key, "use_rope_scaling") == 0;
     if ((is_rope || strncmp(key, "rotary_", 7) == 0) && m->position_embedding != ROPE)
         return false;
@@ -284,18 +306,19 @@ static bool has_effect(const struct model_config *m, const char *key)
     return strcmp(key, "rope_original_max_position_embeddings") != 0 || llama3 || yarn;
 }
 
-/* The keys that a token attends to, at most. */
-static int64_t most_keys(const struct model_config *m, int64_t layer)
+/* The keys that a token of a sequence attends to, at most. */
+static int64_t most_keys(const struct model_config *m, int64_t layer, int64_t tokens)
 {
     const int64_t window = model_window(m, layer);
-    return window > 0 && window < m->seq_length ? window : m->seq_length;
+    return window > 0 && window < tokens ? window : tokens;
 }
 
 static bool same_windows(const struct model_config *a, const struct model_config *b)
 {
+    const int64_t tokens = a->seq_length > b->seq_length ? a->seq_length : b->seq_length;
     bool same = a->num_layers == b->num_layers;
     for (int64_t i = 0; same && i < a->num_layers; i++)
-        same = most_keys(a, i) == most_keys(b, i);
+        same = most_keys(a, i, tokens) == most_keys(b, i, tokens);
     return same;
 }
 
@@ -361,14 +384,15 @@ enum status pretrained_config_write(const struct recipe *recipe, const char *nam
                                     const struct pretrained_details *details,
                                     const struct pretrained_architecture **out_architecture, struct text *out)
 {
-    const struct pretrained_architecture *architecture, *nearest = NULL;
+    const struct pretrained_architecture *architecture, *nearest = NULL, *preferred = details->preferred;
     const char *nearest_key = NULL;
     int fewest = 0;
-    for (int i = 0; (architecture = pretrained_architecture(i)) != NULL; i++) {
+    for (int i = preferred != NULL ? -1 : 0;
+         (architecture = i < 0 ? preferred : pretrained_architecture(i)) != NULL; i++) {
         struct text text = {0};
         const char *key = NULL;
         int count = 0;
-        if (name != NULL && strcmp(name, architecture->name) != 0)
+        if ((name != NULL && strcmp(name, architecture->name) != 0) || (i >= 0 && architecture == preferred))
             continue;
         enum status status = try_architecture(recipe, architecture, details, &text, &count, &key);
         if (status == OK && count == 0) {

@@ -2,13 +2,13 @@
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 
 #include "base/file.h"
+#include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/files/json_read.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* Also of a link whose target is missing, as in a cache with files removed: opening it reports that. */
 static bool has_name(const char *path)
@@ -82,73 +82,78 @@ enum status pretrained_tokenizer_find(const char *folder, int64_t vocab_size, st
     return status == BAD_CHECKPOINT || status == NO_MEMORY ? status : OK;
 }
 
-bool pretrained_tokenizer_in(const char *folder, const struct recipe *recipe, struct text *out)
+/* ---- in a checkpoint ---- */
+
+int pretrained_tokenizer_files(const struct recipe *recipe,
+                               struct pretrained_tokenizer_file out[PRETRAINED_TOKENIZER_FILES])
 {
     const char *model = recipe->tokenizer.tokenizer_model;
-    if (model == NULL)
-        return false;
-    struct stat info;
-    struct text path = {0};
-    const char *slash = strrchr(model, '/');
-    text_add(&path, "%s/%s", folder, slash != NULL ? slash + 1 : model);
-    const bool found = stat(path.chars, &info) == 0 && S_ISREG(info.st_mode);
-    if (found)
-        text_add(out, "%s", path.chars);
-    text_free(&path);
-    return found;
+    int count = 0;
+    switch (recipe->tokenizer.tokenizer_type) {
+    case TOKENIZER_BYTE:
+    case TOKENIZER_NONE:
+        break;
+    case TOKENIZER_GPT2_BPE:
+        if (recipe->tokenizer.vocab_file == NULL)
+            break; // ids only
+        out[count++] = (struct pretrained_tokenizer_file){"tokenizer.vocab_file", MODEL_VOCAB_JSON,
+                                                          recipe->tokenizer.vocab_file};
+        out[count++] = (struct pretrained_tokenizer_file){"tokenizer.merge_file", MODEL_MERGES_TXT,
+                                                          recipe->tokenizer.merge_file};
+        break;
+    case TOKENIZER_HUGGING_FACE:
+        out[count++] =
+            (struct pretrained_tokenizer_file){"tokenizer.tokenizer_model", MODEL_TOKENIZER_JSON, model};
+        break;
+    case TOKENIZER_SENTENCEPIECE:
+    case TOKENIZER_LLAMA2:
+        out[count++] =
+            (struct pretrained_tokenizer_file){"tokenizer.tokenizer_model", MODEL_TOKENIZER_MODEL, model};
+        break;
+    }
+    return count;
+}
+
+int pretrained_tokenizer_in(const char *folder, const struct recipe *recipe,
+                            struct text out[PRETRAINED_TOKENIZER_FILES])
+{
+    struct pretrained_tokenizer_file files[PRETRAINED_TOKENIZER_FILES];
+    const int count = pretrained_tokenizer_files(recipe, files);
+    bool found = true;
+    for (int i = 0; i < count; i++) {
+        struct stat info;
+        struct text path = {0};
+        text_add(&path, "%s/%s", folder, model_file_name(files[i].file));
+        found = found && stat(path.chars, &info) == 0 && S_ISREG(info.st_mode);
+        text_add(&out[i], "%s=%s", files[i].key, path.chars);
+        text_free(&path);
+    }
+    return found ? count : 0;
 }
 
 /* ---- copies ---- */
 
-/* Copies a small file into the folder, if it exists. */
-static enum status copy_file(const struct output_folder *output, const char *path, const char *name,
-                             bool *found)
+static const char *base_name(const char *path)
 {
-    enum { MAX_BYTES = 1 << 30 };
-    struct text bytes = {0};
-    *found = access(path, F_OK) == 0;
-    enum status status = *found ? status_of_input(file_read_small(path, MAX_BYTES, &bytes)) : OK;
-    if (*found && status == OK)
-        status = output_folder_write(output, name, &bytes);
-    text_free(&bytes);
-    return status;
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
 }
 
-enum status pretrained_tokenizer_copy_gpt2(const struct output_folder *output, const char *vocab_file,
-                                           const char *merge_file, bool *found)
+enum status pretrained_tokenizer_read(const char *path, enum model_file file, struct problems *warnings,
+                                      struct model_files *out)
 {
-    bool vocab, merges;
-    struct text config = {0};
-    TRY(copy_file(output, vocab_file, "vocab.json", &vocab));
-    TRY(copy_file(output, merge_file, "merges.txt", &merges));
-    *found = vocab && merges;
-    text_add(&config, "{\"tokenizer_class\": \"GPT2Tokenizer\"}\n");
-    enum status status = *found ? output_folder_write(output, "tokenizer_config.json", &config) : OK;
-    text_free(&config);
-    return status;
-}
-
-enum status pretrained_tokenizer_copy(const struct output_folder *output, const char *path, const char *name,
-                                      bool *found)
-{
-    static const char *const files[] = {"tokenizer.json",
-                                        "tokenizer.model",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "chat_template.jinja",
-                                        "generation_config.json"};
-    const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
-    enum status status = copy_file(output, path, name, found);
-    for (size_t i = 0; status == OK && strcmp(base, name) == 0 && i < sizeof files / sizeof *files; i++) {
-        struct text other = {0};
-        bool exists;
-        text_add(&other, "%.*s%s", (int)(base - path), path, files[i]);
-        if (strcmp(files[i], name) != 0)
-            status = copy_file(output, other.chars, files[i], &exists);
-        text_free(&other);
-    }
+    struct stat info;
+    struct text whole = {0}, folder = {0};
+    const char *name = model_file_name(file);
+    text_add(&whole, "%s", path);
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        text_add(&whole, "/%s", name);
+    const size_t above = whole.length - strlen(base_name(whole.chars));
+    text_add_bytes(&folder, above > 0 ? whole.chars : "./", above > 0 ? above : 2);
+    enum status status = model_files_read_as(whole.chars, file, out);
+    if (status == OK && strcmp(base_name(whole.chars), name) == 0)
+        status = model_files_read(folder.chars, MODEL_TOKENIZER_JSON, MODEL_CHAT_TEMPLATE, warnings, out);
+    text_free(&whole);
+    text_free(&folder);
     return status;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The tokenizer in the folder of a model, and in that of an imported checkpoint; copying its files. */
+/* The tokenizer in the folder of a model, and in that of a checkpoint. */
 #pragma once
 
-#include "trainer/files/output_folder.h"
+#include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/recipe/recipe.h"
 
 struct pretrained_tokenizer {
@@ -16,16 +16,25 @@ struct pretrained_tokenizer {
 MUST_USE enum status pretrained_tokenizer_find(const char *folder, int64_t vocab_size,
                                                struct problems *warnings, struct pretrained_tokenizer *out);
 
-/* Appends the path of the file in the checkpoint's folder that has the base name of
- * tokenizer.tokenizer_model, which the recipe names by its path at import: that no longer holds after the
- * folder is moved, or from another current folder. Returns false if there is none. */
-bool pretrained_tokenizer_in(const char *folder, const struct recipe *recipe, struct text *out);
+enum { PRETRAINED_TOKENIZER_FILES = 2 };
+struct pretrained_tokenizer_file {
+    const char *key; // of the recipe: "tokenizer.vocab_file"
+    enum model_file file;
+    const char *path; // in the recipe; of a tokenizer.json perhaps its folder
+};
 
-/* Copies the two files of GPT2BPE, if they exist: *found, and names their class for AutoTokenizer. */
-MUST_USE enum status pretrained_tokenizer_copy_gpt2(const struct output_folder *output,
-                                                    const char *vocab_file, const char *merge_file,
-                                                    bool *found);
-/* Copies a tokenizer's file as `name` (tokenizer.json or tokenizer.model), if it exists: *found. If that is
- * its name, also copies the files next to it that transformers reads, which may exist without it. */
-MUST_USE enum status pretrained_tokenizer_copy(const struct output_folder *output, const char *path,
-                                               const char *name, bool *found);
+/* Lists the files that the recipe's tokenizer reads; returns their number, 0 if there are none. */
+int pretrained_tokenizer_files(const struct recipe *recipe,
+                               struct pretrained_tokenizer_file out[PRETRAINED_TOKENIZER_FILES]);
+
+/* Appends overrides of the recipe's keys by the paths of these files in a checkpoint's folder:
+ * "tokenizer.vocab_file=CKPT/vocab.json". The paths of the recipe no longer hold after the folder is moved,
+ * or from another current folder. Returns their number; 0 if not all files are there. The caller frees the
+ * texts. */
+int pretrained_tokenizer_in(const char *folder, const struct recipe *recipe,
+                            struct text out[PRETRAINED_TOKENIZER_FILES]);
+
+/* Reads the file of a tokenizer that the user named, or of a folder, as `file`; if it has this name, also
+ * the files next to it that transformers reads. As model_files_read(). */
+MUST_USE enum status pretrained_tokenizer_read(const char *path, enum model_file file,
+                                               struct problems *warnings, struct model_files *out);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
 
+#include "trainer/files/inside.h"
 #include "trainer/files/json_read.h"
 #include "trainer/files/stop_signals.h"
 
@@ -56,7 +57,9 @@ static enum status open_file(struct pretrained_weights *w, const char *name)
         return fail(NO_MEMORY, "%s: no memory for a list of files", w->folder);
     struct text path = {0};
     text_add(&path, "%s/%s", w->folder, name);
-    enum status status = safetensors_open(path.chars, &w->files[w->file_count]);
+    enum status status = inside_check(w->folder, name);
+    if (status == OK)
+        status = safetensors_open(path.chars, &w->files[w->file_count]);
     if (status == OK)
         w->names[w->file_count++] = text_copy(name);
     text_free(&path);
@@ -166,7 +169,9 @@ static enum status open_index(struct pretrained_weights *w)
     json_error_t error;
     json_t *root = NULL;
     text_add(&path, "%s/%s", w->folder, index_name);
-    enum status status = file_read_small(path.chars, MAX_INDEX_BYTES, &text);
+    enum status status = inside_check(w->folder, index_name);
+    if (status == OK)
+        status = file_read_small(path.chars, MAX_INDEX_BYTES, &text);
     if (status == OK) {
         root = json_read(text_chars(&text), text.length, JSON_REJECT_DUPLICATES, &error);
         if (root == NULL)

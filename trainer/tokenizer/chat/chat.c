@@ -113,7 +113,7 @@ static enum status read_role(const json_t *message, size_t i, enum chat_role *ou
     const char *role = json_string_value(json_object_get(message, "role"));
     if (role == NULL)
         return fail(BAD_DATA, "messages[%zu] has no string \"role\"; use system, user or assistant", i);
-    for (int r = 0; r < ROLE_COUNT; r++)
+    for (int r = 0; r < CHAT_ROLES; r++)
         if (strcmp(role, chat_role_names[r]) == 0) {
             *out = (enum chat_role)r;
             return OK;

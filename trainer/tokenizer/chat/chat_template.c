@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-const char *const chat_role_names[ROLE_COUNT] = {"system", "user", "assistant"};
+const char *const chat_role_names[CHAT_ROLES] = {"system", "user", "assistant"};
 
 /* The table of docs/finetuning.md. NULL and absent texts are empty. */
 static const struct row {
     const char *name;
     bool trims, alternates;
     const char *begin;
-    const char *places[ROLE_COUNT][PLACE_COUNT]; // before, lead, end, after
+    const char *places[CHAT_ROLES][PLACE_COUNT]; // before, lead, end, after
     const char *after_system;                    // NULL: as before any user message
 } rows[] = {
     {.name = "chatml",
@@ -124,7 +124,7 @@ enum status chat_template_create(const char *name, const struct tokenizer *token
                                      .alternates = row->alternates,
                                      .adds_space = tokenizer_adds_space(tokenizer)};
     TRY(compile(row, row->begin, tokenizer, &template.begin));
-    for (int role = 0; role < ROLE_COUNT; role++)
+    for (int role = 0; role < CHAT_ROLES; role++)
         for (int place = 0; place < PLACE_COUNT; place++)
             TRY(compile(row, row->places[role][place], tokenizer, &template.places[role][place]));
     const char *after_system =
@@ -132,4 +132,96 @@ enum status chat_template_create(const char *name, const struct tokenizer *token
     TRY(compile(row, after_system, tokenizer, &template.after_system));
     *out = template;
     return OK;
+}
+
+int32_t chat_template_end(const struct chat_template *template)
+{
+    const struct chat_pieces *end = &template->places[ROLE_ASSISTANT][PLACE_END];
+    return end->count > 0 ? end->list[end->count - 1].id : -1;
+}
+
+/* ---- Jinja ---- */
+
+static const char name_comment[] = "{# cuboid chat template ";
+
+/* Appends a text of the table as an expression: ` + '<|im_end|>\\n'`, without its braces; nothing for "". */
+static enum status add_text(const struct row *row, const char *text, const struct tokenizer *tokenizer,
+                            struct text *out)
+{
+    struct chat_pieces pieces = {.count = 0};
+    struct text plain = {0};
+    TRY(compile(row, text, tokenizer, &pieces));
+    enum status status = OK;
+    for (int i = 0; i < pieces.count && status == OK; i++)
+        if (pieces.list[i].id >= 0)
+            status = tokenizer_decode_more(tokenizer, &pieces.list[i].id, 1, &plain);
+        else
+            text_add_bytes(&plain, pieces.list[i].text, (size_t)pieces.list[i].length);
+    text_add(out, "%s", plain.length > 0 ? " + '" : "");
+    for (size_t i = 0; i < plain.length; i++)
+        if (plain.chars[i] == '\n')
+            text_add(out, "\\n");
+        else
+            text_add(out, "%s%c", plain.chars[i] == '\'' || plain.chars[i] == '\\' ? "\\" : "",
+                     plain.chars[i]);
+    text_add(out, "%s", plain.length > 0 ? "'" : "");
+    text_free(&plain);
+    return status;
+}
+
+/* Appends the expression of a message. `before`: its text before the message. */
+static enum status add_message(const struct row *row, enum chat_role role, const char *before,
+                               const struct tokenizer *tokenizer, struct text *out)
+{
+    text_add(out, "{{ ''");
+    TRY(add_text(row, before, tokenizer, out));
+    TRY(add_text(row, row->places[role][PLACE_LEAD], tokenizer, out));
+    text_add(out, " + message['content']%s", row->trims ? ".strip()" : "");
+    TRY(add_text(row, row->places[role][PLACE_END], tokenizer, out));
+    TRY(add_text(row, row->places[role][PLACE_AFTER], tokenizer, out));
+    text_add(out, " }}");
+    return OK;
+}
+
+static enum status add_row(const struct row *row, const struct tokenizer *tokenizer, struct text *out)
+{
+    const char *user = row->places[ROLE_USER][PLACE_BEFORE];
+    text_add(out, "%s%s #}%s", name_comment, row->name, row->begin != NULL ? "{{ ''" : "");
+    TRY(add_text(row, row->begin, tokenizer, out));
+    text_add(out, "%s{%% for message in messages %%}{%% if message['role'] == 'system' %%}",
+             row->begin != NULL ? " }}" : "");
+    TRY(add_message(row, ROLE_SYSTEM, row->places[ROLE_SYSTEM][PLACE_BEFORE], tokenizer, out));
+    if (row->after_system != NULL) {
+        text_add(out, "{%% elif message['role'] == 'user' and loop.index0 == 1 and "
+                      "messages[0]['role'] == 'system' %%}");
+        TRY(add_message(row, ROLE_USER, row->after_system, tokenizer, out));
+    }
+    text_add(out, "{%% elif message['role'] == 'user' %%}");
+    TRY(add_message(row, ROLE_USER, user, tokenizer, out));
+    text_add(out, "{%% elif message['role'] == 'assistant' %%}");
+    TRY(add_message(row, ROLE_ASSISTANT, row->places[ROLE_ASSISTANT][PLACE_BEFORE], tokenizer, out));
+    text_add(
+        out,
+        "{%% else %%}{{ raise_exception('Roles are system, user and assistant') }}{%% endif %%}{%% endfor %%}"
+        "{%% if add_generation_prompt %%}{{ ''");
+    TRY(add_text(row, row->places[ROLE_ASSISTANT][PLACE_BEFORE], tokenizer, out));
+    text_add(out, " }}{%% endif %%}");
+    return OK;
+}
+
+enum status chat_template_jinja(const char *name, const struct tokenizer *tokenizer, struct text *out)
+{
+    const struct row *row = find_row(name);
+    return row != NULL ? add_row(row, tokenizer, out) : refuse_name(name);
+}
+
+const char *chat_template_of_jinja(const char *jinja)
+{
+    const size_t skip = sizeof name_comment - 1;
+    for (int i = 0; i < ROWS && strncmp(jinja, name_comment, skip) == 0; i++) {
+        const size_t length = strlen(rows[i].name);
+        if (strncmp(jinja + skip, rows[i].name, length) == 0 && jinja[skip + length] == ' ')
+            return rows[i].name;
+    }
+    return NULL;
 }

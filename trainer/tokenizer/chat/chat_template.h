@@ -14,7 +14,7 @@
 
 #include "trainer/tokenizer/tokenizer.h"
 
-enum chat_role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_COUNT };
+enum chat_role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, CHAT_ROLES };
 
 /* The texts around a message: before + lead + content + end + after. Of an answer lead, content and end count
  * in the loss. */
@@ -39,7 +39,7 @@ struct chat_template {
     bool alternates; // after the system message, the roles are user, assistant, user ...
     bool adds_space; // of the tokenizer
     struct chat_pieces begin;
-    struct chat_pieces places[ROLE_COUNT][PLACE_COUNT];
+    struct chat_pieces places[CHAT_ROLES][PLACE_COUNT];
     struct chat_pieces after_system; // PLACE_BEFORE of a user message after the system message
 };
 
@@ -48,4 +48,13 @@ struct chat_template {
 MUST_USE enum status chat_template_create(const char *name, const struct tokenizer *tokenizer,
                                           struct chat_template *out);
 
-extern const char *const chat_role_names[ROLE_COUNT];
+/* The token that ends an answer; -1: none. */
+int32_t chat_template_end(const struct chat_template *template);
+
+/* Appends the template as Jinja, as transformers reads it, with its name in a comment. */
+MUST_USE enum status chat_template_jinja(const char *name, const struct tokenizer *tokenizer,
+                                         struct text *out);
+/* The name in the comment of such a template; NULL for another one. A literal. */
+const char *chat_template_of_jinja(const char *jinja);
+
+extern const char *const chat_role_names[CHAT_ROLES];

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/run_files.h"
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
+#include "trainer/data/data.h"
+#include "trainer/tokenizer/chat/chat_template.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A tokenizer that the run does not need may be missing. */
+static enum status read_tokenizer(const struct recipe *recipe, struct problems *warnings,
+                                  struct model_files *out)
+{
+    struct pretrained_tokenizer_file files[PRETRAINED_TOKENIZER_FILES];
+    const int count = pretrained_tokenizer_files(recipe, files);
+    for (int i = 0; i < count; i++) {
+        enum status status = pretrained_tokenizer_read(files[i].path, files[i].file, warnings, out);
+        if (status == NO_MEMORY)
+            return status;
+        if (status != OK)
+            problems_warn(warnings, "%s: %s; it is not copied into the checkpoints", files[i].key,
+                          fail_text());
+    }
+    return OK;
+}
+
+/* The folder of checkpoint.load; NULL: none. */
+static enum status find_loaded(const struct recipe *recipe, char **out)
+{
+    const char *load = recipe->checkpoint.load;
+    struct text path = {0};
+    *out = NULL;
+    if (load == NULL || strcmp(load, "auto") == 0)
+        return OK;
+    text_add(&path, "%s", load);
+    if (recipe->checkpoint.ckpt_step > 0)
+        text_add(&path, "/step-%08lld", (long long)recipe->checkpoint.ckpt_step);
+    enum status status = checkpoint_resolve(path.chars, out);
+    text_free(&path);
+    return status;
+}
+
+static enum status read_originals(const struct run *run, struct problems *warnings, struct model_files *out)
+{
+    char *loaded;
+    TRY(read_tokenizer(run->recipe, warnings, out));
+    TRY(find_loaded(run->recipe, &loaded));
+    enum status status = OK;
+    if (loaded != NULL && !model_files_has_tokenizer(out))
+        status = model_files_read(loaded, MODEL_TOKENIZER_JSON, MODEL_CHAT_TEMPLATE, warnings, out);
+    if (loaded != NULL && status == OK)
+        status = model_files_read(loaded, MODEL_GENERATION_CONFIG, MODEL_CONFIG, warnings, out);
+    free(loaded);
+    return status;
+}
+
+/* Replaces the template of the model by that of the conversations. */
+static enum status add_chat_template(const struct run *run, struct model_files *out)
+{
+    const char *name = run->data != NULL ? data_chat_template(run->data) : "";
+    struct tokenizer *tokenizer = NULL;
+    struct text jinja = {0};
+    if (name[0] == 0 || run->recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
+        return OK;
+    TRY(run_tokenizer(run->recipe, &tokenizer));
+    enum status status = chat_template_jinja(name, tokenizer, &jinja);
+    if (status == OK)
+        model_files_set(out, MODEL_CHAT_TEMPLATE, &jinja);
+    else
+        status =
+            fail(BAD_DATA,
+                 "data.train was prepared with chat template %s, which does not fit the recipe's tokenizer: "
+                 "%s; use the tokenizer that prepared the data",
+                 name, fail_text());
+    tokenizer_destroy(tokenizer);
+    text_free(&jinja);
+    return status;
+}
+
+enum status run_files_collect(struct run *run, int64_t newest)
+{
+    struct problems warnings = {0};
+    struct text own = {0};
+    run->model_files = calloc(1, sizeof *run->model_files);
+    if (run->model_files == NULL)
+        return fail(NO_MEMORY, "no memory for the files of the tokenizer");
+    enum status status = OK;
+    if (newest >= 0) {
+        folder_of_step(run->recipe->checkpoint.save, newest, "", &own);
+        status = model_files_read(own.chars, MODEL_TOKENIZER_JSON, MODEL_CONFIG, &warnings, run->model_files);
+    }
+    const bool has_own = model_files_has_tokenizer(run->model_files) ||
+                         model_files_get(run->model_files, MODEL_CHAT_TEMPLATE) != NULL;
+    if (status == OK && !has_own)
+        status = read_originals(run, &warnings, run->model_files);
+    if (status == OK && !has_own)
+        status = add_chat_template(run, run->model_files);
+    problems_print(&warnings, stderr);
+    problems_free(&warnings);
+    text_free(&own);
+    return status;
+}
