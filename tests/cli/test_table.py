@@ -138,6 +138,12 @@ def test_own_rows(folder):
     done = run(path, "--profile", "dgx-h100")
     check("a profile of another GPU", done, 1, out="line 2: gpu_type a100-80gb is not the H100-SXM5-80GB of cluster "
           "profile dgx-h100")
+    sized = header.replace("model,", "model,params_b,ffn,")
+    intern = "InternLM 7B,7.3,11008,32,4096,32,103168,2048,8,1,1,8,2,64,,none,bf16,4.03,," + ran
+    done = run(write(folder, sized + intern + intern.replace("InternLM", "Lime")))
+    check("InternLM is like Llama, with the published size; a GPT is not", done, 0, out="    line 3: this model has "
+          "5.47 billion parameters, not the 7.3 of params_b: check ffn and vocab, and model.activation=swiglu")
+    expect("which is right", done.stdout.count("billion") == 1, done)
     name = "gpt3_7b_tp1_pp4_memory_speed"
     slower = whole.replace("a100-80gb,,\n", "a100-80gb,,slower\n")
     done = run(write(folder, header + whole.replace("GPT", name) + 127 * slower))

@@ -30,7 +30,7 @@ static const char help[] =
     "  --profile P    cluster profile, by name or path (default: the table's, or that of the gpu_type)\n"
     "  --recipe R     base recipe for the rows of FILE.csv: a path, or the name of a shipped table.\n"
     "                 Without it, that of the shipped table whose paper all rows name, if any; missing\n"
-    "                 keys are inferred from names (a model called Llama)\n"
+    "                 keys are inferred from names (a model called Llama or Qwen)\n"
     "  --html FILE    also write a page with a plot of predicted against published times\n"
     "  --json         print one JSON object\n"
     "  --run [RANKS]  run each row scaled down: a small model on at most RANKS ranks (default 8), with the\n"

@@ -116,10 +116,10 @@ struct published_recipe {
  * and all keys in `assumed` are left to the base recipe. */
 void published_recipe_make(const struct published_row *row, struct published_recipe *out);
 /* Adds overrides that the words of a row imply, for rows that are not those of a shipped table: a model
- * called Llama has rope, RMSNorm, SwiGLU, no biases and untied embeddings; "kernel=NAME" in `notes` is
- * the attention kernel, with "RMS kernel" a fused norm. An interleaved schedule without their number
- * has the smallest number of virtual stages above 1 that divides the layers of a rank. Keys that the row
- * sets keep their values, except for ZeRO 2 with a pipeline, which becomes ZeRO 1. */
+ * called Llama, InternLM, Mistral or Qwen has rope, RMSNorm, SwiGLU, no biases and untied embeddings;
+ * "kernel=NAME" in `notes` is the attention kernel, with "RMS kernel" a fused norm. An interleaved schedule
+ * without their number has the smallest number of virtual stages above 1 that divides the layers of a rank.
+ * Keys that the row sets keep their values, except for ZeRO 2 with a pipeline, which becomes ZeRO 1. */
 void published_recipe_infer(const struct published_row *row, struct published_recipe *made);
 void published_recipe_free(struct published_recipe *made);
 /* Adds "key=value" to a list of overrides, replacing another value of the same key under any of its names. */

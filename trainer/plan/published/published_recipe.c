@@ -363,8 +363,12 @@ void published_recipe_infer(const struct published_row *row, struct published_re
     static const char *const llama[] = {"model.position_embedding_type=rope", "model.normalization=RMSNorm",
                                         "model.activation=swiglu", "model.add_bias_linear=false",
                                         "model.tie_word_embeddings=false"};
+    static const char *const like_llama[] = {"llama", "internlm", "mistral", "qwen"};
     const char *notes = row->cell[PUBLISHED_NOTES];
-    for (size_t i = 0; i < sizeof llama / sizeof *llama && contains(row->cell[PUBLISHED_MODEL], "llama"); i++)
+    bool is_llama = false;
+    for (size_t i = 0; i < sizeof like_llama / sizeof *like_llama; i++)
+        is_llama = is_llama || contains(row->cell[PUBLISHED_MODEL], like_llama[i]);
+    for (size_t i = 0; i < sizeof llama / sizeof *llama && is_llama; i++)
         infer(made, llama[i]);
     infer_virtual_stages(row, made);
     infer_micro_batch(row, made);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/table/table.h"
 
+#include "layers/parameters/param.h"
 #include "trainer/plan/model_flops.h"
 
 #include <ctype.h>
@@ -81,26 +82,40 @@ static void take_times(struct table_row *row, const struct step_plan *plan)
 
 /* Warns of a published rate that the device does not have: above its peak, or a step for which even the
  * causal half of attention would be. */
-static void check_rate(struct table_row *row, const struct recipe *recipe)
+static void check_rate(const struct table_row *row, const struct recipe *recipe, struct text *text)
 {
     const double peak = recipe->logging.peak_flops, rate = row->row->number[PUBLISHED_TFLOPS_PER_GPU] * 1e12;
     const double share = row->printed.seconds > 0.0 ? row->ideal_s / row->printed.seconds : 0.0;
     const double causal = share * model_causal_share(&recipe->model);
-    struct text text = {0};
     if (peak > 0.0 && rate > peak)
-        text_add(&text,
+        text_add(text,
                  "%.4g TFLOP/s are above the peak of a GPU, %.4g (%s): check tflops_per_gpu, precision "
                  "and gpu_type",
                  1e-12 * rate, 1e-12 * peak, recipe_dtype_name(recipe));
     else if (causal > 1.0)
-        text_add(&text,
+        text_add(text,
                  "a step of %.4g s takes %.0f %% of the peak of the GPUs, even with the causal half of "
                  "attention: check its time, gpus, seq and global_batch",
                  row->printed.seconds, 100.0 * causal);
     else if (share > 1.0)
-        text_add(&text, "MFU %.0f %% counts all of attention; with the causal half it is %.0f %%",
+        text_add(text, "MFU %.0f %% counts all of attention; with the causal half it is %.0f %%",
                  100.0 * share, 100.0 * causal);
-    row->warning = text.chars;
+}
+
+/* Warns if the columns describe a model of another size than `params_b`. */
+static void check_size(const struct table_row *row, const struct recipe *recipe, struct text *text)
+{
+    static const double tolerance = 0.1;
+    const double published = row->row->number[PUBLISHED_PARAMS_B];
+    int64_t count = 0;
+    if (isnan(published) || model_parameter_count(&recipe->model, &count) != OK)
+        return;
+    if (fabs(1e-9 * (double)count / published - 1.0) > tolerance)
+        text_add(
+            text,
+            "%sthis model has %.3g billion parameters, not the %.4g of params_b: check ffn and vocab, and "
+            "model.activation=swiglu, model.num_query_groups, model.tie_word_embeddings=false",
+            text->length > 0 ? "; " : "", 1e-9 * (double)count, published);
 }
 
 /* Of the last stage: weights, gradients and optimizer state, and what is kept between steps. */
@@ -196,8 +211,12 @@ static enum status predict(struct table_row *row, const struct table_options *op
         subtract(row, &more, (double)recipe_microbatches(recipe));
         free(more.basis);
     }
-    if (status == OK && options->measure == NULL)
-        check_rate(row, recipe);
+    if (status == OK && options->measure == NULL) {
+        struct text warning = {0};
+        check_rate(row, recipe, &warning);
+        check_size(row, recipe, &warning);
+        row->warning = warning.chars;
+    }
     if (status == OK && options->measure != NULL)
         status = options->measure(options->context, recipe, row, reason);
     recipe_destroy(recipe);
