@@ -425,6 +425,13 @@ enum status event_sync(struct event event)
                : event.stream->device->ops->sync(event);
 }
 
+enum status stream_vendor_copy(struct stream *stream, void *to, const void *from, size_t bytes)
+{
+    if (stream->device->ops->vendor_copy == NULL)
+        return fail(NOT_SUPPORTED, "device %s has no copy of a vendor", device_name(stream->device));
+    return stream->device->ops->vendor_copy(stream, to, from, bytes);
+}
+
 enum status stream_sync(struct stream *stream)
 {
     return event_sync(stream_record(stream));

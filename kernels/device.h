@@ -128,6 +128,10 @@ MUST_USE enum status stream_wait(struct stream *stream, struct event event);
 MUST_USE enum status event_sync(struct event event);
 MUST_USE enum status stream_sync(struct stream *stream);
 
+/* Enqueues a copy in device memory by the vendor's function (cudaMemcpyAsync), to compare the copy op with.
+ * NOT_SUPPORTED if the device has none. */
+MUST_USE enum status stream_vendor_copy(struct stream *stream, void *to, const void *from, size_t bytes);
+
 /* Marks of time in streams: when a device has come somewhere, on its own clock. The host does not wait.
  *
  *     stream:   ops ─ mark 0 ─ ops ─ mark 1 ─ ...        later: time_marks_between(marks, 0, 1)
@@ -218,8 +222,10 @@ struct device_ops {
     enum status (*sync)(struct event event);
     enum status (*check_algorithms)(const char *path);              // NULL: none
     void (*choices)(const struct device *device, struct text *out); // NULL: none
-    int64_t (*compute_ns)(const struct device *device);             // device_compute_ns(); NULL: host's clock
-    const struct time_mark_ops *time_marks;                         // NULL: the device has no clock
+    // NULL: none
+    enum status (*vendor_copy)(struct stream *stream, void *to, const void *from, size_t bytes);
+    int64_t (*compute_ns)(const struct device *device); // device_compute_ns(); NULL: host's clock
+    const struct time_mark_ops *time_marks;             // NULL: the device has no clock
     // Begins a range, or ends it with NULL. NULL: no profiler ranges.
     void (*range)(struct device *device, const char *name);
     // stream_replay() from the second time on; *state belongs to the backend, NULL at first. NULL: body is

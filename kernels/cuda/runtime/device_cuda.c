@@ -497,6 +497,14 @@ static enum status cuda_submit(struct stream *stream, const struct op *op)
     return OK;
 }
 
+static enum status cuda_vendor_copy(struct stream *stream, void *to, const void *from, size_t bytes)
+{
+    struct cuda_queue *queue;
+    TRY(cuda_message_begin(stream, &queue));
+    cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue->stream);
+    return cuda_check(queue, error, "cudaMemcpyAsync");
+}
+
 /* Both counters wrap at 2^32, and are only compared with nearby ones. */
 static uint64_t cuda_record(struct stream *stream)
 {
@@ -577,6 +585,7 @@ const struct device_ops device_cuda = {
     .sync = cuda_sync,
     .check_algorithms = cuda_library_check,
     .choices = cuda_choices,
+    .vendor_copy = cuda_vendor_copy,
     .time_marks = &cuda_time_marks,
     .range = range,
     .replay = cuda_replay,

@@ -212,6 +212,32 @@ Test(device_cuda, copies_use_the_pinned_ring_and_complete_on_synchronize)
 
 /* To CUDA "not ready" is an error like others, which cudaGetLastError() returns to the next caller: here a
  * launch, after the host has queried an incomplete copy. */
+/* It is ordered after earlier ops of its stream. */
+Test(device_cuda, vendor_copy_copies_in_device_memory)
+{
+    enum { COUNT = 1000 };
+    struct device *device = open_device();
+    struct stream *stream = open_stream(device, "compute");
+    struct buffer from, to;
+    float got[COUNT];
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof got, &from), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof got, &to), OK);
+    cr_assert_eq(fill(stream, (struct fill){.out = tensor_1d(from.data, F32, COUNT), .value = 3.0F}), OK);
+    cr_assert_eq(stream_vendor_copy(stream, to.data, from.data, sizeof got), OK, "%s", fail_text());
+    cr_assert_eq(copy_to_host(stream, got, to.data, sizeof got), OK);
+    cr_assert_eq(stream_sync(stream), OK);
+    for (int i = 0; i < COUNT; i++)
+        cr_expect_eq(got[i], 3.0F);
+    setenv("EMULATOR_FAIL", "cudaMemcpyAsync", 1);
+    cr_expect_neq(stream_vendor_copy(stream, to.data, from.data, sizeof got), OK);
+    cr_expect_not_null(strstr(fail_text(), "cudaMemcpyAsync"), "%s", fail_text());
+    unsetenv("EMULATOR_FAIL");
+    buffer_free(&from);
+    buffer_free(&to);
+    stream_destroy(stream);
+    device_close(device);
+}
+
 Test(device_cuda, launch_errors_are_reported)
 {
     struct device *device = open_device();

@@ -130,7 +130,10 @@ static void print_ceilings(const char *device, const char *transport, const stru
     printf("measured    device %s\n", device);
     for (enum rate rate = 0; rate < RATE_COUNT; rate++)
         print_rate("gemm", rate_name(rate), c->flops[rate], c->why[rate]);
-    printf("memory      %.1f GB/s read and written by a copy\n", c->copy_bytes_per_s * 1e-9);
+    printf("memory      %.1f GB/s read and written by a copy", c->copy_bytes_per_s * 1e-9);
+    if (c->vendor_copy_bytes_per_s > 0.0)
+        printf(", %.1f GB/s by the vendor's", c->vendor_copy_bytes_per_s * 1e-9);
+    printf("\n");
     if (c->link_ranks == 0)
         printf("link        not measured: %s\n", c->link_why);
     else

@@ -88,8 +88,15 @@ static enum status measure_gemm(struct device *device, struct stream *stream, en
     return OK;
 }
 
+static enum status enqueue_vendor_copy(struct stream *stream, const void *context)
+{
+    const struct copy *both = context;
+    return stream_vendor_copy(stream, both->out.data, both->in.data,
+                              (size_t)tensor_count(both->in) * dtype_bytes(both->in.dtype));
+}
+
 /* Larger than any cache. */
-static enum status measure_copy(struct device *device, struct stream *stream, double *bytes_per_s)
+static enum status measure_copy(struct device *device, struct stream *stream, struct ceilings *out)
 {
     const int64_t count = (int64_t)8192 * 8192;
     size_t bytes = (size_t)count * sizeof(float);
@@ -104,7 +111,11 @@ static enum status measure_copy(struct device *device, struct stream *stream, do
     if (status == OK)
         status = doctor_time(stream, &(struct task){doctor_enqueue_copy, &both}, TRY_S, TRIES, &once);
     if (status == OK)
-        *bytes_per_s = 2.0 * (double)bytes / once;
+        out->copy_bytes_per_s = 2.0 * (double)bytes / once;
+    if (status == OK && enqueue_vendor_copy(stream, &both) == OK) {
+        status = doctor_time(stream, &(struct task){enqueue_vendor_copy, &both}, TRY_S, TRIES, &once);
+        out->vendor_copy_bytes_per_s = status == OK ? 2.0 * (double)bytes / once : 0.0;
+    }
     buffer_free(&from);
     buffer_free(&to);
     return status;
@@ -137,7 +148,7 @@ static enum status measure_device(const char *name, struct ceilings *out)
     TRY(device_open(&options, &device));
     enum status status = stream_create(device, "doctor", &stream);
     if (status == OK)
-        status = measure_copy(device, stream, &out->copy_bytes_per_s);
+        status = measure_copy(device, stream, out);
     stream_destroy(stream);
     device_close(device);
     for (enum rate rate = 0; rate < RATE_COUNT && status == OK; rate++)

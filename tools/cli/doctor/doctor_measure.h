@@ -13,11 +13,12 @@ enum dtype rate_dtype(enum rate rate); // of its operands
 struct ceilings {
     double
         flops[RATE_COUNT]; // operations per second of matrix multiplication; 0: not supported by the device
-    char why[RATE_COUNT][160];     // theoretical peak, as reported by the device
-    double copy_bytes_per_s;       // bytes per second, read and written
-    int link_ranks;                // 0: no link was measured; link_why has the reason
-    double latency_s, bytes_per_s; // of a message to the next rank, one way
-    double all_reduce_bytes_per_s; // bytes of the tensor per second
+    char why[RATE_COUNT][160];      // theoretical peak, as reported by the device
+    double copy_bytes_per_s;        // bytes per second, read and written
+    double vendor_copy_bytes_per_s; // the same of stream_vendor_copy(); 0: the device has none
+    int link_ranks;                 // 0: no link was measured; link_why has the reason
+    double latency_s, bytes_per_s;  // of a message to the next rank, one way
+    double all_reduce_bytes_per_s;  // bytes of the tensor per second
     char link_why[300];
 };
 
