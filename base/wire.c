@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -44,14 +45,22 @@ static void prepare(int file)
     (void)setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
-enum status wire_listen(bool all_interfaces, int *file, int *port)
+static bool bind_to(int file, const char *host)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = htonl(all_interfaces ? INADDR_ANY : INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    if (inet_pton(AF_INET, host, &address.sin_addr) == 1 &&
+        bind(file, (struct sockaddr *)&address, sizeof address) == 0)
+        return true;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    return strcmp(host, WIRE_LOOPBACK) != 0 && bind(file, (struct sockaddr *)&address, sizeof address) == 0;
+}
+
+enum status wire_listen(const char *host, int *file, int *port)
+{
+    struct sockaddr_in address;
     socklen_t size = sizeof address;
     int socket_file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (socket_file < 0 || bind(socket_file, (struct sockaddr *)&address, size) != 0 ||
-        listen(socket_file, SOMAXCONN) != 0 ||
+    if (socket_file < 0 || !bind_to(socket_file, host) || listen(socket_file, SOMAXCONN) != 0 ||
         getsockname(socket_file, (struct sockaddr *)&address, &size) != 0) {
         enum status status =
             fail(IO_ERROR, "a connection between processes cannot listen: %s", strerror(errno));
@@ -93,7 +102,7 @@ int wire_connect(const char *host, int port)
     int file = -1;
     snprintf(digits, sizeof digits, "%d", port);
     bool here = gethostname(mine, sizeof mine - 1) == 0 && strcmp(mine, host) == 0;
-    if (getaddrinfo(here ? "127.0.0.1" : host, digits, &hints, &list) != 0)
+    if (getaddrinfo(here ? WIRE_LOOPBACK : host, digits, &hints, &list) != 0)
         return -1;
     for (const struct addrinfo *at = list; at != NULL && file < 0; at = at->ai_next)
         file = connect_to(at);

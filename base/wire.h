@@ -15,8 +15,10 @@ struct wire_message {
 };
 void wire_free(struct wire_message *message);
 
-/* Listens on a free port, of the loopback interface or of all interfaces. IO_ERROR. */
-MUST_USE enum status wire_listen(bool all_interfaces, int *file, int *port);
+/* Listens on a free port of an address of this machine, such as WIRE_LOOPBACK; on all interfaces if it is a
+ * name, empty, or an address of another machine. IO_ERROR. */
+#define WIRE_LOOPBACK "127.0.0.1"
+MUST_USE enum status wire_listen(const char *host, int *file, int *port);
 /* -1: no connection. */
 int wire_accept(int listening);
 /* Connects to a host; to this host through the loopback interface. -1: no answer. */

@@ -146,17 +146,14 @@ bool process_is_own(int process)
     return is_own;
 }
 
-/* The descriptor, opened before the checks, keeps the signal from a later process with the same id. */
+/* The descriptor, opened before the checks, keeps the signal from a later process with the same id; old
+ * kernels and some containers have none. */
 void process_signal(int process, uint64_t started, int number)
 {
     const int file = (int)syscall(SYS_pidfd_open, process, 0);
-    const bool is_old_kernel = file < 0 && errno != ESRCH && errno != EINVAL;
-    if (started != 0 && process_started(process) == started && process_is_own(process)) {
-        if (file >= 0)
-            (void)syscall(SYS_pidfd_send_signal, file, number, NULL, 0);
-        else if (is_old_kernel)
-            (void)kill(process, number);
-    }
+    if (started != 0 && process_started(process) == started && process_is_own(process) &&
+        (file < 0 || (syscall(SYS_pidfd_send_signal, file, number, NULL, 0) != 0 && errno != ESRCH)))
+        (void)kill(process, number);
     if (file >= 0)
         close(file);
 }

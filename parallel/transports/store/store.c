@@ -118,7 +118,7 @@ static enum status start_first(const struct store_options *options, struct store
         memcpy(address.secret + i, &word, sizeof word);
     }
     memcpy(server->secret, address.secret, sizeof server->secret);
-    TRY(wire_listen(options->several_hosts, &server->tcp, &address.port));
+    TRY(wire_listen(options->several_hosts ? host : WIRE_LOOPBACK, &server->tcp, &address.port));
     if (host[0] != 0)
         snprintf(address.host, sizeof address.host, "%s", host);
     else if (gethostname(address.host, sizeof address.host - 1) != 0)

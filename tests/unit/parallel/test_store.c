@@ -219,7 +219,7 @@ static struct store_server *start(int absent, int *port, uint8_t *secret)
     for (int i = 0; i < STORE_SECRET; i++)
         options.secret[i] = secret[i] = (uint8_t)(i + 1);
     cr_assert_eq(wire_listen_local(name, &options.local), OK);
-    cr_assert_eq(wire_listen(false, &options.tcp, port), OK);
+    cr_assert_eq(wire_listen(WIRE_LOOPBACK, &options.tcp, port), OK);
     cr_assert_eq(store_server_start(&options, &server), OK);
     return server;
 }
@@ -261,6 +261,27 @@ Test(store, needs_the_secret)
 }
 
 enum { FILES = 200 };
+
+/* With a numeric MASTER_ADDR, rank 0 listens on that address only. */
+Test(store, listens_where_it_is_told)
+{
+    const struct {
+        const char *host;
+        bool others; // whether other addresses of this machine are listened on, too
+    } cases[] = {
+        {"127.0.0.2", false}, {WIRE_LOOPBACK, false}, {"", true}, {"a-name", true}, {"203.0.113.1", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int listening, port;
+        cr_assert_eq(wire_listen(cases[i].host, &listening, &port), OK, "%s: %s", cases[i].host, fail_text());
+        const int file = wire_connect("127.0.0.3", port);
+        cr_expect_eq(file >= 0, cases[i].others, "%s", cases[i].host);
+        if (!cases[i].others)
+            cr_expect_geq(wire_connect(cases[i].host, port), 0);
+        if (file >= 0)
+            close(file);
+        close(listening);
+    }
+}
 
 /* Another process opens more connections than this one may have files, and sends nothing. */
 static pid_t flood(int port, int count)

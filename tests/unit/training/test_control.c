@@ -177,7 +177,7 @@ Test(control, end_of_the_job_that_crosses_a_message)
     struct control *other = NULL;
     int listening;
     cr_assert_not_null(mine);
-    cr_assert_eq(wire_listen(false, &listening, &address.ports[0]), OK);
+    cr_assert_eq(wire_listen(WIRE_LOOPBACK, &listening, &address.ports[0]), OK);
     farewell.file = listening;
     cr_assert_eq(control_open(false, &other), OK);
     control_start(other, &address, "b");

@@ -50,7 +50,7 @@ enum status control_open(bool several_hosts, struct control **out)
     c->first.file = -1;
     c->listening = -1;
     c->since_end_ns = INT64_MAX / 2; // none has
-    enum status status = wire_listen(several_hosts, &c->listening, &c->port);
+    enum status status = wire_listen(several_hosts ? "" : WIRE_LOOPBACK, &c->listening, &c->port);
     if (status == OK)
         *out = c;
     else
