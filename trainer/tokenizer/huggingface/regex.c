@@ -17,7 +17,7 @@ enum { JIT_STACK_MIN = 32 << 10, JIT_STACK_MAX = 64 << 20 };
 /* PCRE2's limits hold for each position at which a match may begin, and not every loop counts as steps, so a
  * text of n bytes can take n^2 steps. So it is searched in windows of positions, and the time of its matches
  * is limited: to many times that of any pattern whose cost is linear. */
-enum { WINDOW_BYTES = 256, CALLS_PER_CHECK = 8 };
+enum { WINDOW_BYTES = 256, CALLS_PER_CHECK = 64 };
 static const double SECONDS_PER_TEXT = 1.0, SECONDS_PER_BYTE = 5e-6;
 
 struct split_scratch {
@@ -154,19 +154,20 @@ void split_scratch_begin(struct split_scratch *scratch, int64_t length)
 }
 
 /* The time of a thread is a system call, so the clock is read first. */
-static bool is_too_slow(struct split_scratch *s)
+static bool is_too_slow(const struct split_scratch *s)
 {
-    return ++s->calls % CALLS_PER_CHECK == 0 && clock_s() - s->began_s > s->allowed_s &&
+    return clock_s() - s->began_s > s->allowed_s &&
            (double)clock_thread_ns() * 1e-9 - s->began_cpu_s > s->allowed_s;
 }
 
-/* Searches for a match that begins at or after `from`, window by window; a PCRE2 code. */
+/* Searches for a match that begins at or after `first`, window by window; a PCRE2 code. */
 static int search(const pcre2_code *regex, struct split_scratch *scratch, const char *text, int64_t length,
-                  int64_t from)
+                  int64_t first)
 {
-    for (; from < length; from++) {
+    for (int64_t from = first; from < length; from++) {
         const int64_t last = from + WINDOW_BYTES;
-        if (is_too_slow(scratch))
+        // Usually there is a match in the first window.
+        if ((from > first || ++scratch->calls % CALLS_PER_CHECK == 0) && is_too_slow(scratch))
             return PCRE2_ERROR_MATCHLIMIT;
         pcre2_set_offset_limit(scratch->context, last < length ? (PCRE2_SIZE)last : PCRE2_UNSET);
         const int code = pcre2_match(regex, (PCRE2_SPTR)text, (PCRE2_SIZE)length, (PCRE2_SIZE)from,
