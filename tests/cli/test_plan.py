@@ -150,6 +150,14 @@ def test_refusals(folder):
                "cluster.profile" in done.stderr, done)
     done = plan(*alone, "tp=2", "precision.params_dtype=bf16")
     expect("what does not fit exits with 1", done.returncode == 1 and "NOT fit" in done.stdout, done)
+    with open(f"{folder}/fast.yaml", "w") as out:
+        out.write("base: dgx-a100-80\nmodel: {attention_forward: 0.9, attention_backward: 0.9}\n")
+    long = ["--no-advice", "precision.params_dtype=bf16", "model.seq_length=131072", "tp=1", "pp=1", "dp=1",
+            "train.global_batch_size=1", f"cluster.profile={folder}/fast.yaml"]
+    done = plan(GPT3, *long)
+    found = re.search(r"MFU ([0-9.]+) %, with causal attention ([0-9.]+) %", done.stdout)
+    expect("an MFU above 100 % is explained", found and float(found[1]) > 100 > float(found[2]) and
+           "above 100 %: MFU and HFU count all of attention" in done.stdout, done)
     flash3 = [GPT3, "--no-advice", "tp=2", "dp=8", "precision.params_dtype=bf16", "assume.attention=flash3"]
     done = plan(*flash3, "cluster.profile=selene")
     expect("FlashAttention-3 is for Hopper", done.returncode == 2 and "assume.attention flash3 is for GPUs of compute "

@@ -81,7 +81,7 @@ class Figures(unittest.TestCase):
             self.assertLess(gpu_figures.loss_bound(out("verify", *common, "--steps", "1")), 1e-3)
             text = out("train", *common, *gpu_session.QUIET, "train.train_iters=3", "optimizer.lr_warmup_iters=1",
                        "logging.peak_flops=1e9")
-            self.assertRegex(text, r"model FLOP/s: [0-9.]+ % of the peak, [0-9.]+ % with attention's causal half only")
+            self.assertRegex(text, r"model TFLOP/s: [0-9.]+ % of the peak, [0-9.]+ % with attention's causal half only")
             last = gpu_figures.read_metrics(f"{folder}/run")[-1]
             self.assertTrue(0 < last["mfu_causal"] < last["mfu"])
             # 6 per weight of 2 layers and the head; 12 x layers x S x A x D for attention.

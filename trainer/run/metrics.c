@@ -186,7 +186,7 @@ bool metrics_are_lost(const struct metrics *metrics)
     return metrics_file_is_lost(metrics->file);
 }
 
-/* Prints the share of the peak FLOP/s of all ranks, if known. */
+/* Prints the share of the peak of all ranks, if known. */
 static void print_share(const struct metrics *m, double tokens_per_s)
 {
     const struct recipe *recipe = m->config.recipe;
@@ -200,16 +200,15 @@ static void print_share(const struct metrics *m, double tokens_per_s)
 
 void metrics_summary(struct metrics *m, const char *why)
 {
-    char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], flops[NUMBER_CHARS],
-        loss[NUMBER_CHARS];
+    char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], loss[NUMBER_CHARS];
     if (m->terminal)
         fputs("\r\x1b[K", stdout);
     printf("\n%s: %lld steps, %s tokens in %s", why, (long long)m->steps,
            count_text((double)m->tokens, tokens), seconds_text(m->time_s, time));
     if (m->steps > 0 && m->time_s > 0.0) {
         double rate = (double)m->tokens / m->time_s;
-        printf(", %s tok/s, %s model FLOP/s", count_text(rate, speed),
-               count_text(rate * m->config.flops_per_token, flops));
+        printf(", %s tok/s, %.4g model TFLOP/s", count_text(rate, speed),
+               1e-12 * rate * m->config.flops_per_token);
         print_share(m, rate);
         printf("last loss %s at step %lld", loss_text(m->last.loss, loss), (long long)m->last.step);
         if (isfinite(m->best_valid))

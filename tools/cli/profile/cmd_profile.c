@@ -32,7 +32,7 @@ static enum status list(void)
             profile_basis_text(profile, &notes);
         profile_destroy(profile);
     }
-    printf("data sheet: %s\n", text_chars(&notes));
+    printf("%s\n", text_chars(&notes));
     text_free(&notes);
     return OK;
 }
