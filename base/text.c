@@ -82,8 +82,11 @@ void text_add_json_bytes(struct text *text, const char *bytes, size_t length)
             text_add(text, "\\%c", *c);
         else if (*c == '\n')
             text_add(text, "\\n");
-        else if ((unsigned char)*c < 0x20)
+        else if ((unsigned char)*c < 0x20 || *c == 0x7F)
             text_add(text, "\\u%04x", (unsigned)*c);
+        else if (memcmp(c, "\xC2", 1) == 0 &&
+                 (unsigned char)c[1] < 0xA0) // as it is, it could control a terminal
+            text_add(text, "\\u%04x", (unsigned)(unsigned char)c[1]);
         else
             text_add_bytes(text, c, used);
     }

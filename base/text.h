@@ -17,7 +17,8 @@ struct text {
 
 void text_add(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3);
 void text_add_bytes(struct text *text, const char *bytes, size_t length);
-/* Appends a JSON string, with quotes; bytes that are not UTF-8 become U+FFFD. */
+/* Appends a JSON string, with quotes; bytes that are not UTF-8 become U+FFFD, and control characters are
+ * escaped. */
 void text_add_json(struct text *text, const char *string);
 /* Same for bytes that may include zeros. */
 void text_add_json_bytes(struct text *text, const char *bytes, size_t length);

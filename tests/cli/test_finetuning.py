@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The worked example of docs/finetuning.md (page.py), and conversations and datasets that must be refused. Every number
-of the page matches any number; 20 steps are 2, evaluations and verify take 1.
+of the page matches any number; many steps are 2, evaluations and verify take 1.
 
     test_finetuning.py CUBOID SOURCE-ROOT"""
 import os
@@ -13,11 +13,11 @@ import page
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 QUICKSTART = "mkdir -p runs/data && cuboid data prepare text.txt -o runs/data/quickstart --split-lines 20 > /dev/null"
-SHORTER = [("finetune.yaml train.train_iters=20",
-            "finetune.yaml train.train_iters=2 train.eval_interval=0 optimizer.lr_warmup_iters=1"),
+SHORTER = [("train recipes/finetune.yaml",
+            "train recipes/finetune.yaml train.train_iters=2 train.eval_interval=0 optimizer.lr_warmup_iters=1"),
            ("train.train_iters=20", "train.train_iters=2 train.eval_iters=1"),
            ("cuboid verify ", "cuboid verify --steps 1 "),
-           ("--tokens 16", "--tokens 4")]
+           ("--temperature 0", "--temperature 0 --tokens 4")]
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 GOOD = b'{"prompt": "abc", "completion": "de"}\n'
 BAD = [  # lines of a file, what the error says

@@ -16,7 +16,7 @@ TINY = ["train.train_iters=1", "optimizer.lr_warmup_iters=0", "optimizer.lr_deca
         "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2", "model.num_query_groups=2",
         "model.num_layers=1", "model.ffn_hidden_size=16", "model.seq_length=32", "train.global_batch_size=2",
         "dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false", "data.split=100,0,0"]
-PROMPT, TOKENS = b"a\x1b[31m\xff\xc3\xa9\x07", 40
+PROMPT, TOKENS = b"a\x1b[31m\xff\xc3\xa9\x07\r\xc2\x9b\x7f", 40
 failures = []
 
 
@@ -57,8 +57,16 @@ def test_generated_text(folder):
         expect("a file gets the same bytes", out.read() == piped, piped)
     shown, status = on_terminal(*words)
     text = shown.decode(errors="strict")
-    expect("a terminal gets text", status == 0 and text.startswith("a\ufffd[31m\ufffd\u00e9\ufffd"), shown)
-    expect("a terminal gets no control characters", not any(is_control(c) for c in text), shown)
+    expect("a terminal gets text", status == 0 and text.startswith("a\ufffd[31m\ufffd\u00e9" + "\ufffd" * 4), shown)
+    text = text.replace("\r\n", "\n")  # of the terminal
+    expect("a terminal gets no control characters", "\r" not in text and not any(map(is_control, text)), shown)
+    with open(f"{folder}/prompts", "wb") as file:
+        file.write(PROMPT + b"\n")
+    shown, status = on_terminal("generate", f"{folder}/run", "--prompts", f"{folder}/prompts", *words[4:])
+    text = shown.decode().replace("\r\n", "\n")
+    expect("a terminal gets JSON without control characters", status == 0 and text.startswith(
+        '{"prompt": "a\\u001b[31m\ufffd\u00e9\\u0007\\u000d\\u009b\\u007f", "text": ') and
+        "\r" not in text and not any(map(is_control, text)), shown)
 
 
 ESCAPE = "\x1b[31m"  # makes the text after it red

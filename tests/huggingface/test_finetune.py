@@ -157,6 +157,71 @@ def carries_the_files():
     os.chdir("..")
 
 
+CHAIN = [*finetune.encode("\nWet!"), finetune.END_MESSAGE, *finetune.encode("no"), finetune.END]
+
+
+def write_chain(folder, config):
+    """A model without attention and MLP, whose greedy text is the chain: each row of the head is the embedding of the
+    token before it, and embeddings have the same length, so their product is largest with itself."""
+    tensors = {}
+    for name, shape in models.shapes_of(config).items():
+        values = [0.0] * models.elements_of(shape)
+        if "norm" in name:
+            values = [1.0] * len(values)
+        tensors[name] = shape, values
+    width = config["hidden_size"]
+    embeddings = []
+    for i in range(config["vocab_size"]):
+        row = models.values_of(f"row {i}", [width, 1])
+        embeddings.append([value / sum(v * v for v in row) ** 0.5 for value in row])
+    head = [[0.0] * width for _ in embeddings]
+    for before, after in zip(CHAIN, CHAIN[1:]):
+        head[after] = [30 * value for value in embeddings[before]]
+    tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"][0], sum(embeddings, [])
+    tensors["lm_head.weight"] = tensors["lm_head.weight"][0], sum(head, [])
+    os.mkdir(folder)
+    write_files(folder, {"config.json": config, "tokenizer.json": finetune.tokenizer_json()})
+    models.write_safetensors(f"{folder}/model.safetensors", {
+        name: ("F32", shape, models.encode(values, "F32")) for name, (shape, values) in tensors.items()})
+
+
+def stops_after_answers():
+    """A text ends at the tokenizer's end of a document, at the ids of the model, at the end of an answer of the run's
+    template, and before a text of --stop. With --chat-template the prompt is a message."""
+    write_chain("chain", {**finetune.CASES["llama"], "eos_token_id": None})
+    run("checkpoint", "import", "chain", "-o", "chain-ckpt")
+    write_files("chain", {"generation_config.json": {"eos_token_id": [7, finetune.END_MESSAGE]}})
+    run("checkpoint", "import", "chain", "-o", "ends-ckpt")
+    train("chain", "chain-run", "train.train_iters=1", "optimizer.lr=1e-9")
+    options = ["--tokens", "8", "--temperature", "0"]
+    for checkpoint, words, text in (
+            ("chain-ckpt", [], "Wet!<|im_end|>no"), ("ends-ckpt", [], "Wet!"), ("chain-run", [], "Wet!"),
+            ("ends-ckpt", ["--no-stop"], "Wet!<|im_end|>no<|endoftext|>"),
+            ("chain-run", ["--no-stop", "--stop", "x", "--stop", "nd|>n"], "Wet!<|im_e"),
+            ("chain-run", ["--stop", "!?", "--stop", "et", "--stop", "t!"], "W")):
+        printed = run("generate", checkpoint, "--prompt", "a\n", *options, *words)
+        expect(f"{checkpoint} {words}", printed, f"a\n{text}\n")
+    with open("prompts", "w", encoding="utf-8") as file:
+        file.write("a\nb\n")
+    for checkpoint, words, system in (("chain-run", ["auto"], []),
+                                      ("chain-ckpt", ["chatml", "--system", "s"], [("system", "s")])):
+        words = ["generate", checkpoint, *options, "--chat-template", *words]
+        expect(f"{words}", run(*words, "--prompt", "a"), "Wet!\n")
+        expect(f"{words}", [json.loads(line) for line in run(*words, "--prompts", "prompts").splitlines()],
+               [{"prompt": prompt, "text": "Wet!", "tokens": 5, "stopped": True} for prompt in ("a", "b")])
+        done = subprocess.run([CUBOID, *words, "--prompt", "a"], capture_output=True, text=True, check=True)
+        asked = finetune.chatml([*system, ("user", "a")])[0]
+        asked += [finetune.BEGIN_MESSAGE, *finetune.encode("assistant\n")]
+        expect(f"{words}", f"prompt of {len(asked)} tokens" in done.stderr, True)
+    for words, message in ((["--chat-template", "auto"], "chain-ckpt was not trained on data of data prepare --chat"),
+                           (["--system", "s"], "--system is a message of a conversation; use it with --chat-template"),
+                           (["--stop", ""], "--stop is empty; use a text, or remove it"),
+                           (["--chat-template", "chatml", "--system", ""], "prompt 1: the message of the system is")):
+        words = ["generate", "chain-ckpt", "--prompt", "a", *words]
+        done = subprocess.run([CUBOID, *words], capture_output=True, text=True, check=False)
+        expect(f"{words}: {done.stderr}", (done.returncode, message in done.stderr), (2, True))
+
+
 def main():
     models.VOCAB, models.CONTEXT = finetune.VOCAB, finetune.SEQUENCE
     with tempfile.TemporaryDirectory() as folder:
@@ -171,6 +236,7 @@ def main():
             wide = compare_steps(f"{name}, 8 ranks", train(name, f"{name}-wide", "dp=2", "tp=2", "pp=2"), golden)
             print(f"{name}: losses and norms differ by {steps:.1e}, on 8 ranks by {wide:.1e}; weights by {weights:.1e}")
         carries_the_files()
+        stops_after_answers()
 
 
 main()

@@ -60,6 +60,14 @@ static enum status store(const char *command, const struct option *option, const
     case OPTION_TEXT:
         *(const char **)option->value = value;
         return OK;
+    case OPTION_TEXTS: {
+        struct option_texts *texts = option->value;
+        if (texts->count == OPTION_MAX_TEXTS)
+            return fail(BAD_USAGE, "%s: %s is given more than %d times", command, option->name,
+                        OPTION_MAX_TEXTS);
+        texts->list[texts->count++] = value;
+        return OK;
+    }
     case OPTION_REST:
     case OPTION_END:
         return OK;
@@ -86,7 +94,8 @@ static enum status store(const char *command, const struct option *option, const
 
 static bool takes_value(const struct option *option)
 {
-    return option->type == OPTION_TEXT || option->type == OPTION_INTEGER || option->type == OPTION_REAL;
+    return option->type == OPTION_TEXT || option->type == OPTION_TEXTS || option->type == OPTION_INTEGER ||
+           option->type == OPTION_REAL;
 }
 
 static bool is_integer(const char *argument)
@@ -132,7 +141,7 @@ enum status options_parse(int argc, char **argv, const struct option *options, i
             value = argv[++i];
         const char **before = &given[variable_of(option, options)];
         const char *shown = value == NULL && option->type == OPTION_COUNT ? "without a value" : value;
-        if (*before != NULL)
+        if (*before != NULL && option->type != OPTION_TEXTS)
             return fail(BAD_USAGE, "%s: %s is given twice (%s and %s); remove one of them", argv[0],
                         option->name, *before, shown);
         *before = shown;

@@ -8,8 +8,8 @@
  *
  * A second row with the same variable is another name of the option ("-o").
  *
- * "--tokens 5" and "--tokens=5" are the same. Each option may be given once. Arguments without a leading dash
- * are left for the command. An option's value may begin with a dash: "-1", or text. */
+ * "--tokens 5" and "--tokens=5" are the same. Each option may be given once, except OPTION_TEXTS. Arguments
+ * without a leading dash are left for the command. An option's value may begin with a dash: "-1", or text. */
 #pragma once
 
 #include "base/text.h"
@@ -21,8 +21,15 @@ enum option_type {
     OPTION_COUNT,   // the same, with an optional value: `low` if no integer follows
     OPTION_REAL,    // double
     OPTION_TEXT,    // const char *: points into argv
+    OPTION_TEXTS,   // struct option_texts: one for each time that it is given
     OPTION_REST,    // "-": left for the command, like arguments without a dash
     OPTION_END      // "--": all following arguments are left for the command
+};
+
+enum { OPTION_MAX_TEXTS = 16 };
+struct option_texts {
+    const char *list[OPTION_MAX_TEXTS];
+    int count;
 };
 
 struct option {

@@ -5,6 +5,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/generate/decoder.h"
+#include "trainer/tokenizer/chat/chat.h"
 #include "trainer/tokenizer/tokenizer.h"
 #include "trainer/tokenizer/utf8_printer.h"
 
@@ -16,9 +17,11 @@ struct generation {
     const struct generate_options *options;
     struct run run;
     struct tokenizer *tokenizer;
-    struct tokens *prompts; // [count]
-    int64_t longest;        // tokens of a prompt and its text
-    struct generated *each; // [count]
+    struct chat_template chat; // with options.chat_template
+    struct tokens ends;        // ids that end a text
+    struct tokens *prompts;    // [count]
+    int64_t longest;           // tokens of a prompt and its text
+    struct generated *each;    // [count]
     struct generate_result result;
 };
 
@@ -29,6 +32,13 @@ static enum status encode(const struct generation *generation, struct encoder *e
     const struct generate_prompt *prompt = &generation->options->prompts[i];
     const struct tokens *prefix = tokenizer_prefix(generation->tokenizer);
     struct tokens *ids = &generation->prompts[i];
+    if (generation->options->chat_template != NULL) {
+        if (chat_encode_prompt(&generation->chat, encoder, generation->options->system, prompt->bytes,
+                               prompt->length, ids) != OK)
+            return fail(BAD_USAGE, "prompt %lld: %s", (long long)i + 1, fail_text());
+        generation->each[i].prompt_tokens = ids->count;
+        return OK;
+    }
     TRY(tokens_append(ids, prefix->ids, prefix->count));
     TRY(encoder_encode(encoder, prompt->bytes, prompt->length, ids));
     generation->each[i].prompt_tokens = ids->count;
@@ -59,11 +69,33 @@ static enum status check_prompt(const struct generation *generation, int64_t num
     return OK;
 }
 
+/* Lists the ids that end a text: of the tokenizer, of the model, and of the template of its answers. */
+static enum status list_ends(struct generation *generation)
+{
+    const struct generate_options *o = generation->options;
+    struct chat_template answers;
+    const int32_t end = tokenizer_end_of_document(generation->tokenizer);
+    if (o->no_stop)
+        return OK;
+    TRY(tokens_append(&generation->ends, &end, 1));
+    TRY(tokens_append(&generation->ends, o->ends, o->end_count));
+    const char *const names[] = {o->chat_template, o->answer_template};
+    for (int i = 0; i < 2; i++)
+        if (names[i] != NULL && chat_template_create(names[i], generation->tokenizer, &answers) == OK) {
+            const int32_t id = chat_template_end(&answers);
+            TRY(tokens_append(&generation->ends, &id, 1));
+        }
+    return OK;
+}
+
 static enum status encode_all(struct generation *generation)
 {
     const struct generate_options *o = generation->options;
     struct encoder *encoder = NULL;
     TRY(run_tokenizer(o->recipe, &generation->tokenizer));
+    if (o->chat_template != NULL)
+        TRY(chat_template_create(o->chat_template, generation->tokenizer, &generation->chat));
+    TRY(list_ends(generation));
     TRY(encoder_create(generation->tokenizer, &encoder));
     enum status status = OK;
     for (int64_t i = 0; status == OK && i < o->count; i++) {
@@ -82,6 +114,8 @@ static enum status encode_all(struct generation *generation)
 struct sequence {
     struct tokens ids; // of the prompt, then of the text
     int64_t tokens;    // of the text
+    struct text text;
+    size_t printed; // of the text
     bool stopped;
 };
 
@@ -95,10 +129,16 @@ struct generator {
     bool prints;
 };
 
+static void sequence_free(struct sequence *sequence)
+{
+    tokens_free(&sequence->ids);
+    text_free(&sequence->text);
+}
+
 static void generator_free(struct generator *generator)
 {
     for (int64_t i = 0; generator->sequences != NULL && i < generator->generation->options->count; i++)
-        tokens_free(&generator->sequences[i].ids);
+        sequence_free(&generator->sequences[i]);
     free(generator->sequences);
     free(generator->next);
     decoder_destroy(generator->decoder);
@@ -127,35 +167,57 @@ static enum status generator_create(struct rank_state *w, struct generator *out)
     return decoder_create(w, o->count, generation->longest, &out->decoder);
 }
 
-static enum status print_last(struct generator *generator)
-{
-    const struct tokens *ids = &generator->sequences[0].ids;
-    struct text bytes = {0};
-    enum status status =
-        tokenizer_decode_more(generator->generation->tokenizer, ids->ids + ids->count - 1, 1, &bytes);
-    if (status == OK)
-        status = utf8_print(&generator->printer, text_chars(&bytes), bytes.length);
-    text_free(&bytes);
-    return status;
-}
-
 static bool is_done(const struct generator *generator, const struct sequence *sequence)
 {
     return sequence->stopped || sequence->tokens == generator->generation->options->tokens;
 }
 
+/* Prints what was not printed; but what may begin a stop text only at the end. */
+static enum status print_more(struct generator *generator, struct sequence *sequence)
+{
+    const struct stop_texts *stops = &generator->generation->options->stops;
+    const size_t held = is_done(generator, sequence) ? 0 : stop_text_held(stops, &sequence->text);
+    const size_t from = sequence->printed, end = sequence->text.length - held;
+    if (end <= from)
+        return OK;
+    sequence->printed = end;
+    return utf8_print(&generator->printer, sequence->text.chars + from, end - from);
+}
+
+static bool is_end(const struct generation *generation, int32_t id)
+{
+    for (int64_t i = 0; i < generation->ends.count; i++)
+        if (generation->ends.ids[i] == id)
+            return true;
+    return false;
+}
+
+/* Appends the text of the last token, up to a stop text. */
+static enum status add_last(const struct generation *generation, struct sequence *sequence)
+{
+    const size_t before = sequence->text.length;
+    TRY(tokenizer_decode_more(generation->tokenizer, sequence->ids.ids + sequence->ids.count - 1, 1,
+                              &sequence->text));
+    const int64_t stop = stop_text_find(&generation->options->stops, &sequence->text, before);
+    sequence->stopped = stop >= 0;
+    if (stop >= 0)
+        sequence->text.length = (size_t)stop;
+    return OK;
+}
+
 /* Samples the next token of a sequence. */
 static enum status sample(struct generator *generator, int64_t number)
 {
-    const struct generate_options *o = generator->generation->options;
     struct sequence *sequence = &generator->sequences[number];
     int32_t id;
     TRY(sampler_draw(generator->sampler, decoder_logits(generator->decoder, number), number, sequence->tokens,
                      &id));
     TRY(tokens_append(&sequence->ids, &id, 1));
     sequence->tokens++;
-    sequence->stopped = id == tokenizer_end_of_document(generator->generation->tokenizer) && !o->no_stop;
-    return generator->prints && !sequence->stopped ? print_last(generator) : OK;
+    sequence->stopped = is_end(generator->generation, id);
+    if (!sequence->stopped)
+        TRY(add_last(generator->generation, sequence));
+    return generator->prints ? print_more(generator, sequence) : OK;
 }
 
 /* Computes the logits of the next token of all sequences that need one; *more: any. */
@@ -186,7 +248,7 @@ static enum status generate_text(struct generator *generator)
 {
     const struct generate_options *o = generator->generation->options;
     bool more = true;
-    if (generator->prints)
+    if (generator->prints && o->chat_template == NULL)
         TRY(utf8_print(&generator->printer, o->prompts[0].bytes, (size_t)o->prompts[0].length));
     for (int64_t i = 0; i < o->count; i++)
         TRY(decoder_start(generator->decoder, i, generator->sequences[i].ids.ids,
@@ -202,20 +264,19 @@ static enum status generate_text(struct generator *generator)
 
 /* ---- all ranks ---- */
 
-static enum status store_results(struct generator *generator, const struct generation *generation)
+/* Moves the texts to the caller. */
+static void store_results(struct generator *generator, const struct generation *generation)
 {
     for (int64_t i = 0; i < generation->options->count; i++) {
-        const struct sequence *sequence = &generator->sequences[i];
+        struct sequence *sequence = &generator->sequences[i];
         struct generated *out = &generation->each[i];
-        const int64_t shown = sequence->tokens - (sequence->stopped ? 1 : 0);
         out->tokens = sequence->tokens;
         out->stopped = sequence->stopped;
-        if (generation->options->to == NULL)
-            TRY(tokenizer_decode_more(generation->tokenizer,
-                                      sequence->ids.ids + sequence->ids.count - sequence->tokens, shown,
-                                      &out->text));
+        if (generation->options->to == NULL) {
+            out->text = sequence->text;
+            sequence->text = (struct text){0};
+        }
     }
-    return OK;
 }
 
 /* There are only forward passes: no training key would reduce the memory. */
@@ -236,7 +297,8 @@ static enum status run_rank(struct generation *generation, struct rank_state *st
     if (state->world->rank != 0)
         return OK;
     generation->result = (struct generate_result){.step = state->step, .seconds = clock_s() - start};
-    return store_results(generator, generation);
+    store_results(generator, generation);
+    return OK;
 }
 
 static enum status rank_main(struct world *world, void *argument)
@@ -281,6 +343,7 @@ enum status generate(const struct generate_options *options, struct generated *e
     for (int64_t i = 0; generation.prompts != NULL && i < options->count; i++)
         tokens_free(&generation.prompts[i]);
     free(generation.prompts);
+    tokens_free(&generation.ends);
     tokenizer_destroy(generation.tokenizer);
     if (status == OK)
         *out = generation.result;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "trainer/generate/sampler.h"
+#include "trainer/generate/stop_text.h"
 #include "trainer/recipe/recipe.h"
 
 struct generate_prompt {
@@ -19,7 +20,7 @@ struct generate_prompt {
 /* The continuation of one prompt. */
 struct generated {
     int64_t prompt_tokens, tokens; // in the prompt, generated
-    bool stopped;                  // at the end of a document
+    bool stopped;                  // at one of its ends
     struct text text;              // without the prompt; bytes, perhaps not UTF-8. Only without options.to
 };
 
@@ -31,9 +32,15 @@ struct generate_options {
     int64_t count;  // of prompts, which are continued together
     int64_t tokens; // maximum number of new tokens of each
     struct sampling sampling;
-    bool no_stop; // continue past the end of a document
-    FILE *to;     // one prompt: destination of prompt and text, while it is generated; or NULL
-    bool raw;     // write bytes unchanged; otherwise UTF-8 without control characters, for a terminal
+    const char *chat_template;   // a prompt is a message of the user, in this template; NULL: it is a text
+    const char *system;          // with chat_template: the system message; NULL: none
+    const char *answer_template; // the end of its answers ends a text; NULL: none
+    const int32_t *ends;         // ids that also end a text, besides the tokenizer's end of a document
+    int end_count;
+    bool no_stop; // continue past all these ends
+    struct stop_texts stops;
+    FILE *to; // one prompt: destination of prompt and text, while it is generated; or NULL
+    bool raw; // write bytes unchanged; otherwise UTF-8 without control characters, for a terminal
 };
 
 struct generate_result {

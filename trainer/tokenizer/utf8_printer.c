@@ -27,7 +27,7 @@ static bool unfinished(const char *bytes, size_t length)
 static bool is_control(const char *at)
 {
     unsigned char first = (unsigned char)at[0];
-    if (first == '\t' || first == '\n' || first == '\r')
+    if (first == '\t' || first == '\n')
         return false;
     return first < 0x20 || first == 0x7F || (first == 0xC2 && (unsigned char)at[1] < 0xA0);
 }

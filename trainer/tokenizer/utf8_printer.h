@@ -4,8 +4,8 @@
  *     "caf" C3 | A9 " " FF     ->     "caf", "é ", U+FFFD
  *
  * A token may end in the middle of a character: its bytes are kept until the rest arrives. Invalid UTF-8
- * becomes U+FFFD, and so do control characters other than tab, newline and return, since generated text
- * must not control the terminal. A raw printer is for files and pipes: it writes every byte unchanged and
+ * becomes U+FFFD, and so do control characters other than tab and newline, since generated text must not
+ * control the terminal. A raw printer is for files and pipes: it writes every byte unchanged and
  * at once. */
 #pragma once
 

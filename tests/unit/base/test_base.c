@@ -161,6 +161,9 @@ Test(text, json_strings_are_escaped_and_repaired)
     text_add_json(&t, "a\"b\\\n\x01 \xC3\xA9 \xFF");
     cr_assert_str_eq(t.chars, "\"a\\\"b\\\\\\n\\u0001 \xC3\xA9 \xEF\xBF\xBD\"");
     text_free(&t);
+    text_add_json(&t, "\x7F\xC2\x9B\xC2\xA0"); // DEL, and a control character of two bytes
+    cr_assert_str_eq(t.chars, "\"\\u007f\\u009b\xC2\xA0\"");
+    text_free(&t);
     text_add_json_bytes(&t, "a\0b\xC3\xA9", 4); // ends within a character
     cr_assert_str_eq(t.chars, "\"a\\u0000b\xEF\xBF\xBD\"");
     text_free(&t);

@@ -57,7 +57,7 @@ Test(utf8_printer, replaces_invalid_utf8)
 
 Test(utf8_printer, escapes_terminal_sequences)
 {
-    expect_printed("\x1B[31mred\x07\x7F\r\n\tx", NOT_TEXT "[31mred" NOT_TEXT NOT_TEXT "\r\n\tx");
+    expect_printed("\x1B[31mred\x07\x7F\r\n\tx", NOT_TEXT "[31mred" NOT_TEXT NOT_TEXT NOT_TEXT "\n\tx");
     expect_printed("\xC2\x9B"
                    "2J\xC2\xA0",
                    NOT_TEXT "2J\xC2\xA0");

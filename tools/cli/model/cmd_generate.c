@@ -5,7 +5,9 @@
 #include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
+#include "trainer/checkpoint/huggingface/pretrained_ids.h"
 #include "trainer/generate/generate.h"
+#include "trainer/tokenizer/chat/chat_template.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -30,7 +32,11 @@ static const char help[] =
     "  --top-k K          sample from the K most likely tokens; 0 = all (default 0)\n"
     "  --top-p P          nucleus sampling: the fewest tokens whose probabilities add up to P (default 1)\n"
     "  --seed N           random seed (default: the recipe's)\n"
-    "  --no-stop          continue after the end of the document\n"
+    "  --chat-template NAME   a prompt is a message of the user, and the text its answer, in this template\n"
+    "                     (docs/finetuning.md); auto: in that of the run's conversations\n"
+    "  --system TEXT      with --chat-template: the system message\n"
+    "  --stop TEXT        end before this text; may be given several times\n"
+    "  --no-stop          continue after the end of the document, and after the end of an answer\n"
     "\n"
     "Prompt and text go to standard output, followed by a newline; speed and checkpoint go to standard\n"
     "error. A pipe or a file gets the bytes unchanged. On a terminal, control characters and invalid\n"
@@ -40,6 +46,8 @@ struct arguments {
     const char *prompt, *prompts;
     int64_t tokens, top_k, seed;
     double temperature, top_p;
+    const char *chat_template, *system;
+    struct option_texts stops;
     bool no_stop, help, short_help;
     const char **rest; // model, then overrides
     int rest_count;
@@ -56,6 +64,9 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--top-k", OPTION_INTEGER, &out->top_k, 0, 1e9},
         {"--top-p", OPTION_REAL, &out->top_p, 1e-6, 1},
         {"--seed", OPTION_INTEGER, &out->seed, 0, 1e18},
+        {"--chat-template", OPTION_TEXT, &out->chat_template, 0, 0},
+        {"--system", OPTION_TEXT, &out->system, 0, 0},
+        {"--stop", OPTION_TEXTS, &out->stops, 0, 0},
         {"--no-stop", OPTION_FLAG, &out->no_stop, 0, 0},
         {"--help", OPTION_FLAG, &out->help, 0, 0},
         {"-h", OPTION_FLAG, &out->short_help, 0, 0},
@@ -76,6 +87,12 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     if (out->prompt == NULL && out->prompts == NULL)
         return fail(BAD_USAGE,
                     "generate: no prompt given; use --prompt TEXT, or --prompt '' to start a document");
+    if (out->system != NULL && out->chat_template == NULL)
+        return fail(BAD_USAGE,
+                    "generate: --system is a message of a conversation; use it with --chat-template");
+    for (int i = 0; i < out->stops.count; i++)
+        if (out->stops.list[i][0] == 0)
+            return fail(BAD_USAGE, "generate: --stop is empty; use a text, or remove it");
     return OK;
 }
 
@@ -189,6 +206,37 @@ static const char **list_layout(const struct arguments *a)
     return list;
 }
 
+/* ---- conversations ---- */
+
+/* What the files of the checkpoint say about its conversations. */
+struct conversations {
+    struct pretrained_ids ids;
+    const char *trained, *asked; // templates: of its training data, of --chat-template; NULL: none
+};
+
+static enum status read_conversations(const struct arguments *a, const char *checkpoint,
+                                      struct conversations *out)
+{
+    struct model_files files = {0};
+    enum status status = model_files_read(checkpoint, MODEL_CHAT_TEMPLATE, MODEL_CONFIG, NULL, &files);
+    if (status == OK)
+        status = pretrained_ids_read(&files, &out->ids);
+    const struct text *jinja = status == OK ? model_files_get(&files, MODEL_CHAT_TEMPLATE) : NULL;
+    out->trained = jinja != NULL ? chat_template_of_jinja(text_chars(jinja)) : NULL;
+    const bool is_auto = a->chat_template != NULL && strcmp(a->chat_template, "auto") == 0;
+    out->asked = is_auto ? out->trained : a->chat_template;
+    if (status == OK && is_auto && out->trained == NULL)
+        status = fail(
+            BAD_USAGE,
+            "generate: --chat-template auto: %s %s; use the name of its template: chatml, llama3, llama2, "
+            "mistral or plain",
+            checkpoint,
+            jinja != NULL ? "has a chat_template.jinja that is none of Cuboid's"
+                          : "was not trained on data of data prepare --chat-template");
+    model_files_free(&files);
+    return status;
+}
+
 /* ---- running ---- */
 
 /* One line of JSON for each prompt; bytes that are not UTF-8 become U+FFFD. */
@@ -219,8 +267,7 @@ static void report(const struct generate_options *o, const struct generated *eac
     snprintf(prompts, sizeof prompts, o->count == 1 ? "prompt" : "%lld prompts", (long long)o->count);
     print_line(stderr, "generated %lld token%s%s in %s (%.0f tokens/s), %s of %lld tokens; %s, seed %llu",
                (long long)tokens, tokens == 1 ? "" : "s",
-               o->count == 1 && each[0].stopped ? ", to the end of the document," : "",
-               seconds_text(result->seconds, time),
+               o->count == 1 && each[0].stopped ? ", to an end," : "", seconds_text(result->seconds, time),
                result->seconds > 0.0 ? (double)tokens / result->seconds : 0.0, prompts,
                (long long)prompt_tokens, o->checkpoint, (unsigned long long)o->sampling.seed);
 }
@@ -229,6 +276,8 @@ static enum status run(const struct arguments *a, const struct prompts *prompts,
                        const struct recipe *recipe, struct generated *each)
 {
     struct launcher launcher = {.rank = -1};
+    struct conversations of;
+    TRY(read_conversations(a, checkpoint, &of));
     const struct generate_options options = {
         .recipe = recipe,
         .size = recipe_world_size(recipe),
@@ -240,7 +289,13 @@ static enum status run(const struct arguments *a, const struct prompts *prompts,
                      .top_k = a->top_k,
                      .top_p = a->top_p,
                      .seed = a->seed >= 0 ? (uint64_t)a->seed : recipe->seed},
+        .chat_template = of.asked,
+        .system = a->system,
+        .answer_template = of.trained,
+        .ends = of.ids.ends,
+        .end_count = of.ids.end_count,
         .no_stop = a->no_stop,
+        .stops = {a->stops.list, a->stops.count},
         .to = a->prompts == NULL ? stdout : NULL,
         .raw = isatty(STDOUT_FILENO) != 1,
     };

@@ -88,6 +88,14 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
+static void trim(const struct chat_template *template, struct message *message)
+{
+    while (template->trims && message->length > 0 && is_space(message->content[message->length - 1]))
+        message->length--;
+    for (; template->trims && message->length > 0 && is_space(message->content[0]); message->length--)
+        message->content++;
+}
+
 /* Reads a string; `where` names its place. */
 static enum status read_content(const struct chat_template *template, const json_t *value, const char *where,
                                 struct message *out)
@@ -99,10 +107,7 @@ static enum status read_content(const struct chat_template *template, const json
                                           : "not a string");
     out->content = json_string_value(value);
     out->length = json_string_length(value);
-    while (template->trims && out->length > 0 && is_space(out->content[out->length - 1]))
-        out->length--;
-    for (; template->trims && out->length > 0 && is_space(out->content[0]); out->length--)
-        out->content++;
+    trim(template, out);
     if (out->length == 0)
         return fail(BAD_DATA, "%s is empty; remove the message, or the whole line", where);
     return OK;
@@ -248,6 +253,37 @@ enum status chat_encode(const struct chat_template *template, struct encoder *en
     enum status status = add_line(&w, root);
     text_free(&w.pending);
     json_decref(root);
+    return status;
+}
+
+static enum status add_prompt(struct writer *w, struct message *system, struct message *user)
+{
+    const bool has_system = system->content != NULL;
+    trim(w->template, user);
+    if (has_system)
+        trim(w->template, system);
+    if (user->length == 0 || (has_system && system->length == 0))
+        return fail(BAD_DATA, "the message of the %s is empty", user->length == 0 ? "user" : "system");
+    TRY(add_pieces(w, &w->template->begin));
+    if (has_system)
+        TRY(add_message(w, system, false));
+    TRY(add_message(w, user, has_system));
+    TRY(add_pieces(w, &w->template->places[ROLE_ASSISTANT][PLACE_BEFORE]));
+    return flush(w);
+}
+
+enum status chat_encode_prompt(const struct chat_template *template, struct encoder *encoder,
+                               const char *system, const char *user, int64_t length, struct tokens *out)
+{
+    struct chat_tokens tokens = {.counts = {0}};
+    struct writer w = {.template = template, .encoder = encoder, .out = &tokens};
+    struct message first = {ROLE_SYSTEM, system, system != NULL ? strlen(system) : 0},
+                   second = {ROLE_USER, user, (size_t)length};
+    enum status status = add_prompt(&w, &first, &second);
+    if (status == OK)
+        status = tokens_append(out, tokens.ids.ids, tokens.ids.count);
+    text_free(&w.pending);
+    chat_tokens_free(&tokens);
     return status;
 }
 

@@ -21,4 +21,9 @@ struct chat_tokens {
  * messages[2].role), without file and line. */
 MUST_USE enum status chat_encode(const struct chat_template *template, struct encoder *encoder,
                                  const char *line, int64_t length, struct chat_tokens *out);
+/* Appends a conversation that an answer follows: the system message (NULL: none) and one of the user.
+ * BAD_DATA for an empty one. */
+MUST_USE enum status chat_encode_prompt(const struct chat_template *template, struct encoder *encoder,
+                                        const char *system, const char *user, int64_t length,
+                                        struct tokens *out);
 void chat_tokens_free(struct chat_tokens *tokens); // accepts {0}
