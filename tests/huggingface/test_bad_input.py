@@ -370,6 +370,21 @@ def hub_caches():
     os.chdir("../..")
 
 
+def hostile_checkpoints():
+    """reshard copies no file of another folder."""
+    set_recipe("hostile")
+    for name in ("data.json", "recipe.yaml", "tokenizer_config.json"):
+        step = "hostile/checkpoints/step-00000000"
+        if os.path.exists(f"{step}/{name}"):
+            os.rename(f"{step}/{name}", "kept")
+        os.symlink(os.path.abspath("kept" if name == "recipe.yaml" else "secret"), f"{step}/{name}")
+        expect_refused(f"{name}, a link", ["reshard", "hostile", "tp=1"], f"{step}/{name}: is a link to ")
+        os.remove(f"{step}/{name}")
+        if os.path.exists("kept"):
+            os.rename("kept", f"{step}/{name}")
+    shutil.rmtree("hostile")
+
+
 def hostile_exports():
     """A recipe names a file outside of its checkpoint, which is not copied unless the user names it, too."""
     for key, value in (("HuggingFaceTokenizer", ["tokenizer.tokenizer_model=secret"]),
@@ -485,6 +500,7 @@ def main():
         refused_loads()
         hostile_imports()
         hub_caches()
+        hostile_checkpoints()
         hostile_exports()
         run_directories()
         refused_outputs()

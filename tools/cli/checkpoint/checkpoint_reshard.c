@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/distribute/checkpoint_note.h"
 #include "trainer/checkpoint/distribute/checkpoint_share.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
+#include "trainer/files/inside.h"
 #include "trainer/files/output_folder.h"
 
 #include <stdlib.h>
@@ -260,17 +261,16 @@ static enum status write_rank(struct reshard *r, int rank)
     return status;
 }
 
-/* Copies a small file of the checkpoint, if it exists. */
+/* Copies a small file of the checkpoint, which may be another user's, if it exists. */
 static enum status copy_file(const struct reshard *r, const char *name)
 {
-    struct text from = {0}, bytes = {0};
-    text_add(&from, "%s/%s", r->folder, name);
-    enum status status = OK;
-    if (access(from.chars, F_OK) == 0)
-        status = status_of_input(file_read(from.chars, &bytes));
+    enum { MAX_BYTES = 1 << 28 };
+    struct text bytes = {0};
+    mode_t mode;
+    bool found;
+    enum status status = status_of_input(inside_read(r->folder, name, MAX_BYTES, &bytes, &mode, &found));
     if (status == OK && bytes.length > 0)
-        status = output_folder_write(&r->output, name, &bytes);
-    text_free(&from);
+        status = inside_write(r->output.partial.chars, name, &bytes, mode);
     text_free(&bytes);
     return status;
 }
