@@ -137,6 +137,7 @@ def carries_the_files():
     end = finetune.END_MESSAGE
     expect("a text", run("generate", "moved", "--prompt", "abab", "--tokens", "1", "--temperature", "0")[:4], "abab")
     run("evaluate", "moved", "--data", "../chat")
+    run("train", "moved/recipe.yaml", "logging.run_dir=moved", "data.train=../chat", "train.train_iters=2")
     run("train", "moved/recipe.yaml", "logging.run_dir=next", "checkpoint.load=moved/checkpoints", "data.train=none",
         "data.mock_data=true", "data.loss_mask=false", "data.pack_documents=false", "data.split=98,1,1", "tp=1",
         "data.reset_attention_mask=false", "data.reset_position_ids=false", "train.train_iters=1")

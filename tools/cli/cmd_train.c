@@ -5,11 +5,15 @@
 #include "tools/cli/cmd_plan.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/restart/restart.h"
+#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/engine/stop.h"
 #include "trainer/recipe/recipe_table.h"
 #include "trainer/run/train.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] =
     "cuboid train RECIPE [key=value ...] [--restarts N] [--launch COMMAND] [--no-check]\n"
@@ -46,18 +50,59 @@ static void warn_of_elastic(const struct recipe *recipe)
     text_free(&where);
 }
 
-int cmd_train(int argc, char **argv)
+/* ---- the tokenizer of a run ---- */
+
+/* Loads the recipe without looking for the files that it names. Errors are reported when it is loaded to
+ * train. */
+static struct recipe *preview(int argc, char **argv)
 {
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    const char **words = calloc((size_t)argc + 1, sizeof *words);
+    int count = 0;
+    for (int i = 2; words != NULL && i < argc; i++)
+        if (!recipe_argument_sets("cluster.device=dry", (const char *const *)&argv[i], 1))
+            words[count++] = argv[i];
+    if (words != NULL)
+        words[count++] = "cluster.device=dry";
+    if (words != NULL && argc > 1 && recipe_load(argv[1], words, count, 0, &recipe, &problems) != OK)
+        recipe = NULL;
+    problems_free(&problems);
+    free(words);
+    return recipe;
+}
+
+static bool is_missing(const struct recipe *recipe)
+{
+    struct pretrained_tokenizer_file files[PRETRAINED_TOKENIZER_FILES];
+    const int count = pretrained_tokenizer_files(recipe, files);
+    bool missing = false;
+    for (int i = 0; i < count; i++)
+        missing = missing || access(files[i].path, F_OK) != 0;
+    return missing;
+}
+
+/* If the recipe's tokenizer is missing, the run's newest checkpoint has a copy: appends overrides with its
+ * paths, and returns their number. */
+static int find_copy(int argc, char **argv, struct text out[PRETRAINED_TOKENIZER_FILES])
+{
+    struct recipe *recipe = preview(argc, argv);
+    struct text skipped = {0}, folder = {0};
+    int64_t step = -1;
+    int count = 0;
+    const bool looks = recipe != NULL && recipe->checkpoint.save != NULL && is_missing(recipe);
+    if (looks && folder_newest(recipe->checkpoint.save, INT64_MAX, &step, &skipped) == OK && step >= 0) {
+        folder_of_step(recipe->checkpoint.save, step, "", &folder);
+        count = pretrained_tokenizer_in(folder.chars, recipe, out);
     }
-    for (int i = 1; i < argc; i++)
-        if (strncmp(argv[i], "--restart", strlen("--restart")) == 0 ||
-            strncmp(argv[i], "--launch", strlen("--launch")) == 0 || strcmp(argv[i], "--no-check") == 0)
-            return restart_command(argc, argv);
-    const bool supervised = argc > 2 && strcmp(argv[argc - 1], SUPERVISED) == 0;
-    argc -= supervised;
+    text_free(&skipped);
+    text_free(&folder);
+    recipe_destroy(recipe);
+    return count;
+}
+
+static int train_with(int argc, char **argv, bool supervised)
+{
     struct recipe *recipe = NULL;
     struct chosen chosen;
     struct stop *stop = NULL;
@@ -82,5 +127,33 @@ int cmd_train(int argc, char **argv)
         status = plan_recipe(recipe, &source, &(struct plan_options){.terms = true});
     recipe_destroy(recipe);
     chosen_free(&chosen);
+    return status;
+}
+
+int cmd_train(int argc, char **argv)
+{
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(help, stdout);
+        return 0;
+    }
+    for (int i = 1; i < argc; i++)
+        if (strncmp(argv[i], "--restart", strlen("--restart")) == 0 ||
+            strncmp(argv[i], "--launch", strlen("--launch")) == 0 || strcmp(argv[i], "--no-check") == 0)
+            return restart_command(argc, argv);
+    const bool supervised = argc > 2 && strcmp(argv[argc - 1], SUPERVISED) == 0;
+    argc -= supervised;
+    struct text copies[PRETRAINED_TOKENIZER_FILES] = {0};
+    char **words = calloc((size_t)argc + PRETRAINED_TOKENIZER_FILES + 1, sizeof *words);
+    if (words == NULL)
+        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    const int count = find_copy(argc, argv, copies);
+    for (int i = 0; i < argc; i++)
+        words[i] = argv[i];
+    for (int i = 0; i < count; i++)
+        words[argc + i] = copies[i].chars;
+    const int status = train_with(argc + count, words, supervised);
+    for (int i = 0; i < PRETRAINED_TOKENIZER_FILES; i++)
+        text_free(&copies[i]);
+    free(words);
     return status;
 }
