@@ -112,6 +112,8 @@ static enum status start_first(const struct store_options *options, struct store
 {
     struct address address = {.port = 0};
     const char *host = options->launcher->host;
+    if (server->absent == 0) // there is no other node
+        return OK;
     for (size_t i = 0; i < sizeof address.secret; i += sizeof(uint64_t)) {
         uint64_t word;
         TRY(random_token(&word));

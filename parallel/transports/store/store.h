@@ -26,7 +26,7 @@ struct store_options {
     const struct launcher *launcher;
     const char *folder; // on a file system of all nodes; exists
     bool several_hosts; // else only the loopback interface is used
-    int local_size;     // ranks of this node
+    int local_size;     // ranks of this node; if that is all of them, rank 0 opens no port and writes no file
     double start_s;     // time limit for the other processes to start
 };
 

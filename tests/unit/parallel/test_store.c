@@ -120,6 +120,24 @@ Test(store, a_rank_that_exits_fails_all)
     }
 }
 
+Test(store, one_node_opens_no_port)
+{
+    char folder[] = "/tmp/cuboid-store-XXXXXX";
+    struct launcher launcher = {.name = "srun", .size = 1};
+    struct store *store = NULL;
+    int32_t value = 5, got = 0;
+    make_folder(folder);
+    snprintf(launcher.job, sizeof launcher.job, "job %s", folder);
+    const struct store_options options = {
+        .launcher = &launcher, .folder = folder, .local_size = 1, .start_s = 20.0};
+    cr_assert_eq(store_open(&options, &store), OK, "%s", fail_text());
+    cr_expect_eq(rmdir(folder), 0, "there is no address");
+    cr_assert_eq(store_set(store, "key", &value, sizeof value), OK);
+    cr_assert_eq(store_get(store, "key", 5.0, &got, sizeof got), OK);
+    cr_expect_eq(got, value);
+    store_close(store, false);
+}
+
 static enum status open_as(int rank, const char *folder, double start_s, struct store **out)
 {
     struct launcher launcher = {.name = "srun", .size = RANKS, .rank = rank, .node = "n0"};
