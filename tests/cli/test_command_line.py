@@ -276,7 +276,8 @@ def test_recipe_warns_of_missing_files():
         words = ["recipe", QUICKSTART, f"data.train={folder}/none"]
         done = run(*words)
         check("recipe without its data", done, 0, out="train_iters:",
-             err=f"warning: command line: data.train: {folder}/none.idx: No such file or directory\n")
+             err=f"warning: command line: data.train: {folder}/none.idx: No such file or directory; make the dataset "
+                 f"with cuboid data prepare TEXT -o {folder}/none\n")
         for ending in (".idx", ".bin"):
             with open(f"{folder}/none{ending}", "w", encoding="utf-8"):
                 pass
