@@ -22,6 +22,7 @@ QUIET = ["train.eval_interval=0", "checkpoint.load=none", "checkpoint.save=none"
 LOG_BYTES = 12 << 20  # of all commands together
 COMMAND_BYTES = 200000  # of one command, at most
 OUTPUT_BYTES = 8 << 20  # of one command's output that is parsed
+MOST_AT_ONCE = 8  # programs that share the GPU; each has up to two processes, with a CUDA context each
 HANGS = 2  # commands of one kind that time out, before the others of the kind are omitted
 TINY = ["model.hidden_size=24", "model.kv_channels=8", "model.ffn_hidden_size=32", "model.seq_length=16"]
 CUDNN = "model.attention_backend=cudnn"
@@ -263,7 +264,8 @@ class Session:
 
     def at_once(self, tasks):
         """Calls functions that check programs of which nothing is timed, several at once -> their results."""
-        with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
+        workers = max(2, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // 2))
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             return list(pool.map(lambda task: task(), tasks))
 
     def check(self, name, command, limit, env=None, kind=None):

@@ -28,7 +28,7 @@ def list_tests(s):
     def of(name):
         outcome = s.run([s.path("bin", "test_" + name), "--list"], 20)
         s.tests[name] = re.findall(r"^\W+ (\w+)$", outcome.out, re.MULTILINE)
-        if not outcome.good or not s.tests[name]:
+        if outcome.known and not (outcome.good and s.tests[name]):
             raise DoesNotStart(f"test_{name} --list: {outcome.why}: {last_line(outcome)}")
 
     s.at_once([lambda name=name: of(name) for name in TESTS])
@@ -39,17 +39,18 @@ def last_line(outcome):
 
 
 def check_programs(s):
-    """Before anything is measured: that each program starts. Raises DoesNotStart."""
+    """Before anything is measured: that each program starts, if there is time for one. Raises DoesNotStart."""
     for name in ("cuboid", "cuboid_counted"):
         outcome = s.run([s.path("bin", name), "--version"], 20)
-        if not outcome.good:
+        if outcome.known and not outcome.good:
             raise DoesNotStart(f"{name} --version: {outcome.why}: {last_line(outcome)}")
     for name in ("bench_ops", "test_golden"):  # They report an argument that they do not have, with status 2.
         outcome = s.run([s.path("bin", name), "nonsense"], 20)
-        if outcome.status != 2:
+        if outcome.known and outcome.status != 2:
             raise DoesNotStart(f"{name}: {outcome.why}: {last_line(outcome)}")
     list_tests(s)
-    s.report.row("programs that start", f"all {4 + len(TESTS)}")
+    if all(s.tests.values()):
+        s.report.row("programs that start", f"all {4 + len(TESTS)}")
 
 
 def part_doctor(s):
