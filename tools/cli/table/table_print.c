@@ -107,9 +107,10 @@ static void print_memory_hint(const struct table *table, const struct table_grou
             recomputes = recomputes || table->rows[i].may_recompute;
         }
     if (shards || recomputes)
-        fprintf(
-            to, "  OOM (ran): if the program sharded its state or recomputed activations, fill in %s%s%s\n",
-            shards ? "zero_stage" : "", shards && recomputes ? " and " : "", recomputes ? "recompute" : "");
+        fprintf(to, "  OOM (ran): if the program %s%s%s, fill in %s%s%s\n", shards ? "sharded its state" : "",
+                shards && recomputes ? " or " : "", recomputes ? "recomputed activations" : "",
+                shards ? "zero_stage" : "", shards && recomputes ? " and " : "",
+                recomputes ? "recompute" : "");
 }
 
 /* Statistics of one row would repeat its error. */
