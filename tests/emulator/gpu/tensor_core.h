@@ -29,6 +29,10 @@ typedef int32_t tensor_core_ints __attribute__((vector_size(4 * TENSOR_CORE_LANE
 /* a where the mask is all ones, b where it is 0. */
 #define TENSOR_CORE_SELECT(mask, a, b) (((mask) & (tensor_core_ints)(a)) | (~(mask) & (tensor_core_ints)(b)))
 
+/* x rounded toward zero where the mask is all ones, else 0. */
+#define TENSOR_CORE_TRUNCATED(x, mask) \
+    __builtin_convertvector((tensor_core_floats)((tensor_core_ints)(x) & (mask)), tensor_core_ints)
+
 /* Adds a step of products, each exact in fp32. Bits below 2^-123 are cut, too. */
 static inline void tensor_core_add(tensor_core_floats *sum,
                                    const tensor_core_floats product[TENSOR_CORE_STEP])
@@ -39,15 +43,16 @@ static inline void tensor_core_add(tensor_core_floats *sum,
         const tensor_core_ints size = (tensor_core_ints)product[k] & magnitude;
         largest = TENSOR_CORE_SELECT(size > largest, size, largest);
     }
-    const tensor_core_ints special = largest >= infinite, least = zero + ((127 - 100) << 23); // 2^-100
+    const tensor_core_ints finite = largest < infinite, least = zero + ((127 - 100) << 23); // 2^-100
     const tensor_core_ints exponent = TENSOR_CORE_SELECT(largest > least, largest, least) & infinite;
     // In units of the last bit kept, 2^-23 of the largest's leading one: below 2^24 per term.
-    const tensor_core_floats unit = (tensor_core_floats)(exponent - (23 << 23)),
-                             per_unit = (tensor_core_floats)(((2 * 127 + 23) << 23) - exponent);
-    tensor_core_ints total = __builtin_convertvector(*sum * per_unit, tensor_core_ints);
+    const tensor_core_ints place = exponent - (23 << 23);
+    const tensor_core_floats unit = (tensor_core_floats)place,
+                             per_unit = (tensor_core_floats)((2 * 127 << 23) - place); // its reciprocal
+    tensor_core_ints total = TENSOR_CORE_TRUNCATED(*sum * per_unit, finite);
     tensor_core_floats plain = *sum;
     for (int k = 0; k < TENSOR_CORE_STEP; k++) {
-        total += __builtin_convertvector(product[k] * per_unit, tensor_core_ints);
+        total += TENSOR_CORE_TRUNCATED(product[k] * per_unit, finite);
         plain += product[k];
     }
     // The nearest fp32 value, or its neighbour if that is nearer to zero.
@@ -56,5 +61,5 @@ static inline void tensor_core_add(tensor_core_floats *sum,
     cut =
         (tensor_core_floats)((tensor_core_ints)cut + (__builtin_convertvector(cut, tensor_core_ints) > size));
     cut = (tensor_core_floats)((tensor_core_ints)(cut * unit) | (total & ~magnitude));
-    *sum = (tensor_core_floats)TENSOR_CORE_SELECT(special, plain, cut); // infinities and NaN
+    *sum = (tensor_core_floats)TENSOR_CORE_SELECT(finite, cut, plain); // infinities and NaN
 }
