@@ -154,7 +154,7 @@ def test_refusals(folder):
     expect("both are reported", "sweep.yaml:4: axes: unknown key depth" in done.stderr, done)
     for key, meant in (("zero_stge", "parallel.zero_stage"),
                        ("parallel.tensor_paralel_size", "parallel.tensor_parallel_size"),
-                       ("micro_batch_size", "train.micro_batch_size"), ("qqqqqq", None)):
+                       ("train.micro_batch_sise", "train.micro_batch_size"), ("qqqqqq", None)):
         check(f"axis {key}", run("sweep", write(folder, {key: ["1"]})), 2,
               err=f"did you mean {meant}?" if meant else "the keys are those of docs/recipe.md")
     for constraint, word in (("tp / 0 <= 1", "divides by 0"), ("pipeline.schedule != gpip", "can never hold or fail"),
