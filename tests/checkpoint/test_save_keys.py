@@ -199,6 +199,13 @@ def test_data_changes():
         expected += [next(read[name]) for name in names]
         assert losses("changes") == expected, sources
     assert len(set(losses("changes", "valid_loss"))) == 1 and len(losses("changes", "valid_loss")) == 7
+    # The epochs of the whole run, of all three lists.
+    for line in ("training data: 3 sources: 3 documents, 411 tokens, 51 samples; 42 steps of 1 read 42",
+                 "  50 % first: 1 document, 129 tokens, 16 samples; 1.38 epochs",
+                 "  25 % third: 1 document, 145 tokens, 18 samples; 0.167 epochs",
+                 "  25 % second: 1 document, 137 tokens, 17 samples; 1 epoch",
+                 "validation data: valid: 1 document, 153 tokens, 19 samples; an evaluation reads 1"):
+        assert f"\n{line}\n" in done.stdout, (line, done.stdout)
     for change in ("1 (first): from sample 30 on 50 % of the samples, until then 0 %; it continues after 16 samples",
                    "2 (third): from sample 30 on 25 % of the samples, until then 0 %; it continues after 0 samples"):
         assert f"data.train source {change}\n" in done.stdout, done.stdout

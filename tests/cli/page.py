@@ -59,7 +59,7 @@ def prepare(folder, root, programs):
     for name in ["recipes", "docs", "README.md"]:
         os.symlink(os.path.join(root, name), name)
     with open("text.txt", "w", encoding="ascii") as file:
-        file.writelines(f"Line {n}: the ocean is wide, and so is the sky.\n" for n in range(3000))
+        file.writelines(f"Line {n}: the ocean is wide, and so is the sky.\n" for n in range(9000))
     os.environ["OMPI_MCA_orte_tmpdir_base"] = folder  # not the folder that other tests' runs share
     os.environ["PATH"] = os.path.join(folder, "build") + ":" + os.environ["PATH"]
 

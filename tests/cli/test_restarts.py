@@ -372,7 +372,7 @@ with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
     with open("a.yaml", "w", encoding="utf-8") as recipe:
         recipe.write(RECIPE)
-    write_dataset("text", [i % 50 for i in range(4000)])
+    write_dataset("text", [i % 50 for i in range(8000)])
     script("flaky", FLAKY)
     stuck = start_stuck()  # ends meanwhile
     for case in (test_killed, test_without_failure, test_failures_that_repeat, test_failure_while_starting,

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Loading: what to load, and what to warn of. */
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_data.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_state.h"
 #include "trainer/checkpoint/distribute/checkpoint_exchange.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/data/data_fingerprint.h"
-#include "trainer/data/data_resume.h"
+#include "trainer/data/order/data_resume.h"
 #include "trainer/engine/agree.h"
 #include "trainer/optimizer/learning_rate.h"
 
@@ -61,6 +60,95 @@ static enum status check_tensors(const struct rank_state *w, const struct checkp
         for (enum state state = 0; state < states && w->params.list[row].tie < 0; state++)
             TRY(check_tensor(s, &w->params.list[row], state, may_grow));
     return OK;
+}
+
+/* ---- the data ---- */
+
+/* The order of a checkpoint that does not record it: its recipe has read the same blend from the first sample
+ * on. */
+static void order_of_recipe(const struct recipe *recipe, struct data_order *out)
+{
+    const struct recipe_sources *list = &recipe->data.train;
+    const int count = recipe->data.mock_data ? 0 : (int)list->count;
+    struct data_segment *segment = data_order_add_segment(out, count);
+    segment->seq_length = recipe->model.seq_length;
+    segment->seed = recipe->seed;
+    segment->pack_documents = recipe->data.pack_documents && !recipe->data.mock_data;
+    segment->truncate_documents = recipe->data.truncate_documents;
+    for (int i = 0; i < count; i++) {
+        segment->parts[i].source = data_order_add_source(out, list->list[i].path, 0);
+        segment->parts[i].weight = list->list[i].weight;
+    }
+}
+
+/* Without a readable recipe, which a warning reports, the blend is assumed to be that of now. */
+static enum status find_order(const struct rank_state *w, const struct checkpoint_source *source,
+                              struct data_order *out)
+{
+    const struct text *record = &source->manifest.data_order;
+    struct text path = {0};
+    struct problems problems = {0};
+    struct recipe *then = NULL;
+    *out = (struct data_order){0};
+    if (record->length > 0) {
+        const enum status status = data_order_parse(record->chars, record->length, out);
+        return status == OK ? OK : fail(BAD_CHECKPOINT, "%s: manifest.json: %s", source->folder, fail_text());
+    }
+    text_add(&path, "%s/recipe.yaml", source->folder);
+    const bool is_read = recipe_load(path.chars, NULL, 0, 0, &then, &problems) == OK;
+    order_of_recipe(is_read ? then : w->run->recipe, out);
+    recipe_destroy(then);
+    problems_free(&problems);
+    text_free(&path);
+    return OK;
+}
+
+/* Reports what has changed in the data, on rank 0, and appends the text of their order to `order`. BAD_DATA
+ * with data.strict. */
+static enum status check_data(const struct rank_state *w, const struct checkpoint_source *source,
+                              struct text *order)
+{
+    struct data *data = w->run->data;
+    const bool strict = w->run->recipe->data.strict;
+    struct data_order then;
+    if (data == NULL)
+        return OK;
+    TRY(find_order(w, source, &then));
+    int *positions = calloc(w->run->recipe->data.train.count + 1, sizeof *positions);
+    if (positions == NULL)
+        die_of(NO_MEMORY, "no memory for the order of the data");
+    enum status status =
+        data_resume(data, &then, source->manifest.consumed_samples, strict, positions, order);
+    if (status == OK)
+        status = data_fingerprint_check(data, source->folder, positions, strict);
+    free(positions);
+    return status;
+}
+
+/* Replaces the text by that of rank 0, without memory of the device: the record is small. */
+static enum status share_order(struct rank_state *w, struct text *order)
+{
+    int32_t length = (int32_t)order->length;
+    TRY(rank_broadcast(w, &length, 1));
+    const size_t count = ((size_t)length + sizeof length - 1) / sizeof length;
+    int32_t *words = calloc(count + 1, sizeof *words);
+    if (words == NULL)
+        die_of(NO_MEMORY, "no memory for the order of the data");
+    memcpy(words, text_chars(order), order->length);
+    const enum status status = rank_broadcast(w, words, (int)count);
+    if (w->world->rank != 0)
+        text_add_bytes(order, (const char *)words, (size_t)length);
+    free(words);
+    return status;
+}
+
+/* All ranks continue with the order of rank 0. */
+static enum status continue_data(struct rank_state *w, struct text *order)
+{
+    if (w->run->data == NULL)
+        return OK;
+    TRY(share_order(w, order));
+    return rank_agree(w, data_set_order(w->run->data, order));
 }
 
 /* ---- all ranks ---- */
@@ -137,7 +225,7 @@ static enum status check_here(struct rank_state *w, const struct checkpoint_sour
                                    "initialized",
                              may_grow));
     TRY(check_tensors(w, source, loads_moments(w, use), may_grow));
-    return use == CHECKPOINT_RESUME && w->world->rank == 0 ? checkpoint_data_check(w, source, order) : OK;
+    return use == CHECKPOINT_RESUME && w->world->rank == 0 ? check_data(w, source, order) : OK;
 }
 
 /* Opens the checkpoint and compares it with the recipe. *folder: freed by the caller. */
@@ -177,7 +265,7 @@ static enum status load_opened(struct rank_state *w, struct checkpoint_source *s
     TRY(state_load_amax(w, source));
     TRY(state_load_loss_scale(w, source, &loss_scale));
     if (use == CHECKPOINT_RESUME)
-        TRY(checkpoint_data_continue(w, order));
+        TRY(continue_data(w, order));
     if (use == CHECKPOINT_RESUME && w->world->rank == 0)
         warn_of_changes(w, source);
     if (use == CHECKPOINT_FINETUNE && w->world->rank == 0)

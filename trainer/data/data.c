@@ -367,44 +367,6 @@ struct text *data_fingerprint_cache(struct data *data)
     return &data->fingerprint;
 }
 
-/* What becomes of the documents: loss mask, packing, truncation. */
-static void describe_documents(const struct data_part *part, struct text *out)
-{
-    const struct dataset *dataset = part->dataset;
-    if (dataset_has_mask(dataset) && part->is_packed && part->pack.filled > 0)
-        text_add(out, "  %.3g %% of the packed tokens count in the loss",
-                 100.0 * (double)part->counted / (double)part->pack.filled);
-    else if (dataset_has_mask(dataset))
-        text_add(out, "  %.3g %% of the dataset's tokens count in the loss",
-                 100.0 * (double)dataset_counted_tokens(dataset) / (double)dataset_tokens(dataset));
-    if (part->is_packed && part->samples > 0)
-        text_add(out, "  packs are %.3g %% full",
-                 100.0 * (double)part->pack.filled / ((double)part->samples * (double)part->seq_length));
-    if (part->truncated > 0)
-        text_add(out, "  %" PRId64 " documents truncated by %" PRId64 " tokens", part->truncated,
-                 part->cut_tokens);
-}
-
-void data_describe(const struct data *data, struct text *out)
-{
-    for (int split = 0; split < DATA_SPLITS; split++) {
-        const struct data_mix *mix = &data->mixes[split];
-        for (int i = 0; i < mix->count; i++) {
-            const struct data_part *part = &mix->parts[i];
-            if (part->documents == 0)
-                continue;
-            char tokens[NUMBER_CHARS];
-            int64_t period, share = blend_share(mix->blend, i, &period);
-            text_add(out,
-                     "%-5s  %s  %" PRId64 " documents  %s tokens  %" PRId64 " samples per epoch  share %.4g",
-                     split_names[split], dataset_prefix(part->dataset), part->documents,
-                     count_text((double)part->tokens, tokens), part->samples, (double)share / (double)period);
-            describe_documents(part, out);
-            text_add(out, "\n");
-        }
-    }
-}
-
 /* Ids are uniform in [0, vocab_size). */
 static void mock_sample(const struct data *data, enum data_split split, uint64_t sample, int32_t *tokens)
 {

@@ -92,9 +92,19 @@ const char *data_chat_template(const struct data *data);
 /* Storage of data_fingerprint.h for its text; empty at first, and freed with the data. */
 struct text *data_fingerprint_cache(struct data *data);
 
-/* Appends one line per source of a split that has documents: documents, tokens, samples per epoch, share;
- * also the loss mask, packing and truncation. */
-void data_describe(const struct data *data, struct text *out);
+/* What a run reads by its end. */
+struct data_use {
+    int64_t samples, steps; // since its beginning
+    int64_t batch;          // samples of a step
+    int64_t eval_samples;   // of one evaluation; 0: there is none
+};
+enum { DATA_EPOCHS_MAX = 4 };
+
+/* Appends lines: for training and validation the documents, tokens and samples, also of each source of a
+ * blend, and the epochs that training makes; the loss mask, packing and truncation. `warning`: set if a
+ * source is read more than DATA_EPOCHS_MAX times. */
+void data_describe(const struct data *data, const struct data_use *use, struct text *out,
+                   struct text *warning);
 
 /* Marks of a token of a sample. */
 enum data_mark {

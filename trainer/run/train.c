@@ -15,6 +15,7 @@
 #include "trainer/plan/report.h"
 #include "trainer/progress/control/control.h"
 #include "trainer/progress/monitor.h"
+#include "trainer/run/data/run_data.h"
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_dir.h"
 #include "trainer/run/run_files.h"
@@ -104,18 +105,6 @@ static enum status load_checkpoint(struct session *s, bool *own)
     return OK;
 }
 
-/* Reports what becomes of conversations: how many tokens count, how full the packs are, what is cut. */
-static void describe_data(const struct run *run)
-{
-    struct text lines = {0};
-    if (run->data == NULL || !(run->recipe->data.loss_mask || run->recipe->data.pack_documents))
-        return;
-    data_describe(run->data, &lines);
-    for (const char *line = text_chars(&lines); *line != 0; line += strcspn(line, "\n") + 1)
-        print_line(stdout, "%.*s", (int)strcspn(line, "\n"), line);
-    text_free(&lines);
-}
-
 static enum status begin(struct session *s)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
@@ -130,7 +119,7 @@ static enum status begin(struct session *s)
     if (s->complete)
         printf("training is complete: step %lld, train.train_iters %lld\n", (long long)s->rank_state.step,
                (long long)recipe->train.train_iters);
-    describe_data(s->rank_state.run);
+    run_data_report(&s->rank_state);
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     struct metrics_config config = {

@@ -86,7 +86,7 @@ Test(data_documents, packed_documents_and_loss_masks_by_hand)
     f.config.reset_position_ids = f.config.reset_attention_mask = true;
     struct data *data = open_data(&f);
     struct batch_tokens batch;
-    struct text description = {0};
+    struct text description = {0}, warning = {0};
     cr_assert_eq(batch_create(1, 8, &batch), OK);
     cr_assert_eq(data_epoch_samples(data, DATA_TRAIN), 2);
     int seen[2] = {0, 0};
@@ -101,11 +101,16 @@ Test(data_documents, packed_documents_and_loss_masks_by_hand)
         cr_assert_arr_eq(batch.loss_mask, masks[k], sizeof masks[k]);
     }
     cr_assert(seen[0] == 4 && seen[1] == 4);
-    data_describe(data, &description);
+    data_describe(data, &(struct data_use){.samples = 10, .steps = 5, .batch = 2}, &description, &warning);
     cr_assert(strstr(description.chars,
-                     "35.7 % of the packed tokens count in the loss  packs are 87.5 % full") != NULL,
+                     "; 5 steps of 2 read 5 epochs; 35.7 % of the packed tokens count in the loss; "
+                     "samples are 87.5 % full\n") != NULL,
               "%s", description.chars);
+    cr_assert(strstr(warning.chars, "train.train_iters 5 makes 5 epochs of ") != NULL &&
+                  strstr(warning.chars, "use more text, or train.train_iters=4") != NULL,
+              "%s", warning.chars);
     text_free(&description);
+    text_free(&warning);
     data_close(data);
     batch_free(&batch);
     fixture_free(&f);
@@ -172,12 +177,13 @@ Test(data_documents, packs_in_which_no_token_counts_are_refused)
     struct fixture f;
     fixture_make(&f, documents, 4, 4);
     struct data *data = NULL;
-    struct text description = {0};
+    struct text description = {0}, warning = {0};
     f.config.pack_documents = f.config.truncate_documents = true;
     data = open_data(&f);
-    data_describe(data, &description);
-    cr_assert_not_null(strstr(description.chars, "  12.5 % of the packed tokens count in the loss"), "%s",
+    data_describe(data, &(struct data_use){.samples = 1, .steps = 1, .batch = 1}, &description, &warning);
+    cr_assert_not_null(strstr(description.chars, "; 12.5 % of the packed tokens count in the loss"), "%s",
                        description.chars);
+    cr_assert_eq(warning.length, 0);
     text_free(&description);
     data_close(data);
     data = NULL;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A run whose blend changes: the samples that each source gives, in the order of a run without a change. */
 #include "base/text.h"
-#include "trainer/data/data_resume.h"
 #include "trainer/data/dataset.h"
+#include "trainer/data/order/data_resume.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

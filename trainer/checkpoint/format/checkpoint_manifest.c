@@ -2,7 +2,7 @@
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include "trainer/checkpoint/format/checkpoint_tiling.h"
-#include "trainer/data/data_resume.h"
+#include "trainer/data/order/data_resume.h"
 #include "trainer/files/checksum.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
  *    "run": "<32 digits>", "save": "<16 digits>", "step": 100,      as in the header of each file
  *    "consumed_samples": 1600, "seed": "1234",
  *    "skipped_steps": 3,                                      of these steps; omitted if 0
- *    "data_order": {...},                                    trainer/data/data_order.h; omitted without data
+ *    "data_order": {...},                                    data_order.h; omitted without data
  *    "model": {"num_layers": "4", ...},                      as in the resolved recipe
  *    "layout": {"tp": 2, "cp": 1, "ep": 1, "dp": 2, "pp": 2}, "rank_order": "tp-cp-ep-dp-pp",
  *    "recipe": {"name": "recipe.yaml", "bytes": 1234, "xxh3": "<checksum>"},

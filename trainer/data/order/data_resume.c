@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/data/data_resume.h"
+#include "trainer/data/order/data_resume.h"
 
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/data/data_state.h"

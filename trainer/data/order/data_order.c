@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/data/data_order.h"
+#include "trainer/data/order/data_order.h"
 
 #include "trainer/data/data_blend.h"
 #include "trainer/files/json_read.h"

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "trainer/data/data.h"
-#include "trainer/data/data_order.h"
+#include "trainer/data/order/data_order.h"
 
 /* Returns the text of the order; computed by the first call, and constant until data_set_order(). */
 MUST_USE enum status data_order_record(struct data *data, const struct text **out);
