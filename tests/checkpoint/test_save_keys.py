@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Keys of saving and loading: finetune, ckpt_step, load_optim, save_optim, save_retain_interval, save_signal and
-exit_duration_in_mins; and what a resumed run reads if its data change.
+exit_duration_in_mins, keep_best; and what a resumed run reads if its data change.
 
     test_save_keys.py CUBOID"""
 import json
@@ -228,6 +228,76 @@ def test_data_changes():
     assert done.stderr.count("repeat text, and as much text is skipped (data.strict=true makes this") == 2, done.stderr
 
 
+def best_of(name):
+    """The first step with the lowest validation loss."""
+    with open(f"{name}/metrics.jsonl", encoding="utf-8") as file:
+        evaluated = [(line["valid_loss"], line["step"]) for line in map(json.loads, file) if "valid_loss" in line]
+    return min(evaluated)
+
+
+def expect_best(name, kept):
+    """On disk are the best step and the last ones that are kept; the link and the manifest name the best."""
+    loss, step = best_of(name)
+    assert steps(name) == sorted({step, *kept}), (steps(name), step)
+    assert os.readlink(f"{name}/checkpoints/best") == f"step-{step:08}"
+    with open(f"{name}/checkpoints/best/manifest.json", encoding="utf-8") as file:
+        assert json.load(file)["valid_loss"] == loss
+    return loss, step
+
+
+def test_best():
+    """The weights overfit, so the best step is one of the first."""
+    write_dataset("other", [i * 7 % 251 for i in range(400)])
+    keys = ["data.valid=other", "train.eval_interval=2", "train.eval_iters=1", "optimizer.lr=0.05",
+            "checkpoint.save_interval=0", "checkpoint.keep_last=1", "checkpoint.keep_best=true"]
+    done = train("best", *keys, "train.train_iters=20")
+    loss, step = expect_best("best", [20])
+    assert 0 < step < 20, step
+    assert f", best validation loss {loss:.4f} at step {step} (best/checkpoints/best)\n" in done.stdout, done.stdout
+    done = train("unkept", *keys[:-1], "train.train_iters=20")
+    assert steps("unkept") == [20] and not os.path.lexists("unkept/checkpoints/best")
+    assert f"at step {step} (checkpoint.keep_best=true keeps its weights)\n" in done.stdout, done.stdout
+    # Stopped and resumed, on other layouts, in the background: the same.
+    for name, *more in [("best-a", "dp=2", "checkpoint.async_save=true", "parallel.zero_stage=3"), ("best-b", "tp=2")]:
+        for last in (1, step, step + 3, 20):
+            train(name, *keys, f"train.train_iters={last}", *more)
+            assert last in steps(name)
+        expect_best(name, [20])
+    # A lost link is renewed when the run resumes, and other commands follow it.
+    os.remove("best/checkpoints/best")
+    done = train("best", *keys, "train.train_iters=21")
+    assert expect_best("best", [21]) == (loss, step)
+    best = "best/checkpoints/best"
+    shown = subprocess.run([CUBOID, "checkpoint", "inspect", best], capture_output=True, text=True, check=True).stdout
+    assert f"{best}: step {step}, {4 * step} samples, validation loss {loss:.4f}, format version 3" in shown, shown
+    for command in (["evaluate", best, "--data", "other"], ["checkpoint", "reshard", best, "-o", "best-copy"]):
+        subprocess.run([CUBOID, *command], capture_output=True, check=True, timeout=100)
+    done = train("from-best", *keys, f"checkpoint.load={best}", f"train.train_iters={step + 1}")
+    assert f"resumes from {best}, step {step}" in done.stdout, done.stdout
+    # Without the key, the best one is removed like others, and its link with it.
+    train("best", *keys[:-1], "train.train_iters=22")
+    assert steps("best") == [22] and not os.path.lexists(best)
+
+
+def test_late_evaluation():
+    """A step that was saved without its evaluation is evaluated when the run resumes."""
+    keys = ["data.valid=other", "train.eval_interval=3", "train.eval_iters=1"]
+    train("late", *keys, "train.train_iters=6")
+    with open("late/metrics.jsonl", encoding="utf-8") as file:
+        before = file.readlines()
+    with open("late/metrics.jsonl", "w", encoding="utf-8") as file:
+        file.writelines([*before[:5], re.sub(r', "valid_loss": [^,}]*', "", before[5])])
+    assert len(losses("late", "valid_loss")) == 1
+    for last, expected in ((6, 2), (7, 3), (9, 4)):
+        done = train("late", *keys, "dp=2", f"train.train_iters={last}")
+        assert ("step 6: valid " in done.stdout) == (last == 6), done.stdout
+        assert len(losses("late", "valid_loss")) == expected, last
+    with open("late/metrics.jsonl", encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert lines[5] == json.loads(before[5])
+
+
 def wait_for(condition):
     for _ in range(2000):
         if condition():
@@ -277,6 +347,8 @@ with tempfile.TemporaryDirectory() as scratch:
     test_full_disk()
     test_retain()
     test_data_changes()
+    test_best()
+    test_late_evaluation()
     test_signals()
     os.chdir("/")
 print("save_keys: ok")

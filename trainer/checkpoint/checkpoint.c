@@ -2,6 +2,7 @@
 /* Saving: all ranks write their files, then rank 0 publishes them. */
 #include "trainer/checkpoint/checkpoint.h"
 
+#include "trainer/checkpoint/checkpoint_best.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_job.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
@@ -287,12 +288,25 @@ bool checkpoint_is_written(const struct checkpoint_saving *s)
     return s == NULL || atomic_load(&s->written);
 }
 
+/* Removes older checkpoints; none if it cannot be found out which one is the best. */
+static void prune(const struct checkpoint_saving *s)
+{
+    const struct recipe_checkpoint *recipe = &s->rank_state->run->recipe->checkpoint;
+    struct best_checkpoint best = {.step = -1};
+    const enum status status = recipe->keep_best ? best_update(recipe->save, &s->manifest, &best) : OK;
+    const bool known = status == OK || best.step >= 0;
+    if (status != OK)
+        print_line(stderr, "warning: %s%s", fail_text(), known ? "" : "; no checkpoint is removed");
+    folder_prune(recipe->save, &s->ticket, known ? recipe->keep_last : 0, recipe->save_retain_interval,
+                 best.step);
+    best_remove_dangling(recipe->save);
+}
+
 enum status checkpoint_finish(struct checkpoint_saving *s)
 {
     if (s == NULL)
         return OK;
     struct rank_state *w = s->rank_state;
-    const struct recipe_checkpoint *recipe = &w->run->recipe->checkpoint;
     enum status status = checkpoint_end_copy(s);
     await(s, &s->written);
     if (s->has_thread)
@@ -305,7 +319,7 @@ enum status checkpoint_finish(struct checkpoint_saving *s)
     if (status != OK)
         status = abandon(w, &s->ticket, status);
     else if (w->world->rank == 0)
-        folder_prune(recipe->save, &s->ticket, recipe->keep_last, recipe->save_retain_interval);
+        prune(s);
     saving_free(s);
     return status;
 }

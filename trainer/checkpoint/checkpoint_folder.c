@@ -363,7 +363,8 @@ static enum status remove_checkpoint(const char *save, int64_t step)
     return status;
 }
 
-void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain)
+void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain,
+                  int64_t best)
 {
     struct entries entries;
     const struct save_identity *identity = &ticket->identity;
@@ -376,7 +377,7 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
         folder_of_step(save, entry->step, "", &path);
         bool retained = retain > 0 && entry->step % retain == 0;
         if (entry->suffix[0] == 0 && entry->step <= identity->step && !retained &&
-            is_own(path.chars, identity->run, entry->step) && ++complete > keep &&
+            is_own(path.chars, identity->run, entry->step) && ++complete > keep && entry->step != best &&
             remove_checkpoint(save, entry->step) != OK)
             print_line(stderr, "warning: %s", fail_text());
         text_free(&path);

@@ -8,6 +8,7 @@
  *     checkpoints/step-00000150.replaced/     complete, and being replaced by another save of its step
  *     checkpoints/step-00000300.broken/       could not be loaded; an older one was loaded instead: kept
  *     checkpoints/step-00000400.old/          had the name of a new one, but is not of this run: kept
+ *     checkpoints/best                        link to the one with the lowest loss (checkpoint_best.h)
  *
  * A checkpoint is written under .partial and renamed when it is complete; before removal a checkpoint is
  * renamed. Both names are recorded before they appear, so a crash at any moment leaves complete checkpoints
@@ -42,10 +43,12 @@ MUST_USE enum status folder_publish(const char *save, const struct save_ticket *
 /* Removes the folder of a failed save, as far as possible. A failure may be ignored: the next save
  * removes what remains. */
 enum status folder_abandon(const char *save, const struct save_ticket *ticket);
-/* Keeps the newest `keep` complete checkpoints of this run up to this step, and those whose step is a
- * multiple of `retain` (0: none), which do not count; removes the others. keep 0: keeps all. Prints a line
- * on standard error for one that it cannot remove. This ends the save: nothing is unfinished. */
-void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain);
+/* Keeps the newest `keep` complete checkpoints of this run up to this step, the one of step `best` (-1:
+ * none), and those whose step is a multiple of `retain` (0: none), which do not count; removes the others.
+ * keep 0: keeps all. Prints a line on standard error for one that it cannot remove. This ends the save:
+ * nothing is unfinished. */
+void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain,
+                  int64_t best);
 /* Removes all complete checkpoints of this run but that of `step` (-1: none is kept), as far as possible; the
  * status of the first that it cannot remove. This ends the save: nothing is unfinished. */
 MUST_USE enum status folder_keep_only(const char *save, const char *run, int64_t step);

@@ -483,6 +483,7 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
     // Hooks must not observe a rank that has already started the next step.
     bool may_guess = continues && hooks->on_batches_loaded == NULL && hooks->on_step_end == NULL;
     w->waited_ns += progress_waited_ns() - w->waited_by_end_ns; // since then in saves or evaluations
+    w->has_valid_loss = false;
     TRY(run_step(w));
     if (w->background.saving != NULL)
         TRY(w->background.hold_update(w->background.saving));
@@ -557,5 +558,7 @@ enum status rank_evaluate(struct rank_state *w, double *loss, bool *stop)
         tokens += result.tokens;
     }
     *loss = tokens > 0.0 ? sum / tokens : NAN;
+    w->has_valid_loss = isfinite(*loss);
+    w->valid_loss = *loss;
     return OK;
 }

@@ -131,8 +131,10 @@ struct rank_state {
     float scale_sent;             // host value of the last copy to scale_buffer
     int64_t step;                 // completed steps
     int64_t skipped;              // completed steps without an update
-    int64_t sample_offset;        // consumed samples, minus step * global_batch_size: not 0 if the batch size
-                                  // has changed
+    bool has_valid_loss;          // the state was evaluated after `step`, and the loss is finite
+    double valid_loss;
+    int64_t sample_offset; // consumed samples, minus step * global_batch_size: not 0 if the batch size
+                           // has changed
 };
 
 /* training=false: weights and forward passes only. */

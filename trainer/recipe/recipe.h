@@ -179,7 +179,8 @@ struct recipe_checkpoint {
     double save_minutes;   // since the last one; 0: not by time
     int64_t keep_last;     // 0: all
     int64_t save_retain_interval; // keep_last never removes multiples of this step; 0: off
-    int64_t ckpt_step;            // step of the checkpoint in the folder `load`; 0: the newest
+    bool keep_best;    // also keep the one with the lowest validation loss, which each evaluation saves
+    int64_t ckpt_step; // step of the checkpoint in the folder `load`; 0: the newest
     bool save_optim, load_optim;
     bool finetune; // start at step 0 from `load`
     bool async_save;

@@ -370,6 +370,9 @@ const struct recipe_row recipe_rows[] = {
         "Number of complete checkpoints to keep; older ones are removed. 0: keep all.", BETWEEN(0, 1e6)),
     ROW("checkpoint.save_retain_interval", COUNT, checkpoint.save_retain_interval, "0",
         "`keep_last` removes no checkpoint whose step is a multiple of this; 0: off.", STEPS),
+    ROW("checkpoint.keep_best", BOOL, checkpoint.keep_best, "false",
+        "Save after each evaluation with a new lowest validation loss, and keep this checkpoint besides "
+        "those of `keep_last`; the link `best` in `save` leads to it."),
     ROW("checkpoint.save_optim", BOOL, checkpoint.save_optim, "true",
         "Save the optimizer's moments; `false`: half or a third of the size, but training cannot resume "
         "exactly."),

@@ -141,6 +141,11 @@ static bool never_saved(const struct recipe *r)
     return r->checkpoint.save == NULL;
 }
 
+static bool never_evaluated(const struct recipe *r)
+{
+    return r->train.eval_interval == 0;
+}
+
 static bool all_are_kept(const struct recipe *r)
 {
     return r->checkpoint.save == NULL || r->checkpoint.keep_last == 0;
@@ -238,6 +243,8 @@ static const struct unused_key {
     {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective uses it"},
     {"checkpoint.keep_last", never_saved, "checkpoint.save", "there is nothing to remove"},
     {"checkpoint.save_retain_interval", all_are_kept, "checkpoint.keep_last", "nothing is removed"},
+    {"checkpoint.keep_best", never_saved, "checkpoint.save", "nothing is saved"},
+    {"checkpoint.keep_best", never_evaluated, "train.eval_interval", "there is no validation loss"},
     {"checkpoint.save_minutes checkpoint.save_optim checkpoint.async_save resilience.save_signal",
      never_saved, "checkpoint.save", "nothing is saved"},
     {"checkpoint.staging_mb", never_in_background, "checkpoint.async_save", "nothing is copied"},

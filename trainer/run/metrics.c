@@ -22,6 +22,7 @@ struct metrics {
     int64_t skipped;     // steps without an update
     struct step_record last;
     double best_valid;
+    int64_t best_step;
 };
 
 enum status metrics_open(const struct metrics_config *config, struct metrics **out)
@@ -32,7 +33,8 @@ enum status metrics_open(const struct metrics_config *config, struct metrics **o
     m->config = *config;
     // A launcher gives its ranks a pseudo-terminal, regardless of its own output.
     m->terminal = isatty(STDOUT_FILENO) == 1 && !config->launched;
-    m->best_valid = INFINITY;
+    m->best_valid = config->best_step >= 0 ? config->best_valid : INFINITY;
+    m->best_step = config->best_step;
     const struct metrics_file_config file = {
         .run_dir = config->recipe->logging.run_dir,
         .save = config->recipe->checkpoint.save,
@@ -146,6 +148,14 @@ static void show(struct metrics *m, const struct step_record *r, bool stays)
     fflush(stdout);
 }
 
+static void take_valid(struct metrics *m, int64_t step, double loss)
+{
+    if (!(loss < m->best_valid))
+        return;
+    m->best_valid = loss;
+    m->best_step = step;
+}
+
 enum status metrics_step(struct metrics *m, const struct step_record *r)
 {
     m->steps++;
@@ -160,8 +170,8 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
     m->skipped += r->skipped;
     m->recent_time_s += r->step_time_s;
     m->last = *r;
-    if (r->has_valid && r->valid_loss < m->best_valid)
-        m->best_valid = r->valid_loss;
+    if (r->has_valid)
+        take_valid(m, r->step, r->valid_loss);
     TRY(write_line(m, r));
 
     int64_t interval = m->config.recipe->logging.log_interval;
@@ -174,6 +184,23 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
         m->recent_time_s = 0.0;
     }
     return OK;
+}
+
+bool metrics_lack_valid(const struct metrics *metrics)
+{
+    return metrics_file_lacks(metrics->file, "valid_loss");
+}
+
+enum status metrics_add_valid(struct metrics *m, int64_t step, double loss)
+{
+    struct text field = {0};
+    char number[NUMBER_CHARS];
+    add_number(&field, "valid_loss", loss);
+    take_valid(m, step, loss);
+    printf("step %lld: valid %s, evaluated after the resume\n", (long long)step, loss_text(loss, number));
+    const enum status status = metrics_file_amend(m->file, &field);
+    text_free(&field);
+    return status;
 }
 
 enum status metrics_sync(struct metrics *metrics)
@@ -198,6 +225,23 @@ static void print_share(const struct metrics *m, double tokens_per_s)
     fputs("\n", stdout);
 }
 
+/* Names the checkpoint that has it, or the key that keeps it. */
+static void print_best(const struct metrics *m)
+{
+    const struct recipe_checkpoint *checkpoint = &m->config.recipe->checkpoint;
+    printf(", best validation loss %.4f at step %lld", m->best_valid, (long long)m->best_step);
+    if (checkpoint->save == NULL || (!checkpoint->keep_best && m->best_step == m->last.step))
+        return;
+    struct text hint = {0};
+    text_add(&hint, checkpoint->keep_best ? " (%s/best)" : " (checkpoint.keep_best=true keeps its weights)",
+             checkpoint->save);
+    struct text shown = {0};
+    text_add_printable(&shown, hint.chars, hint.length);
+    fputs(shown.chars, stdout);
+    text_free(&hint);
+    text_free(&shown);
+}
+
 void metrics_summary(struct metrics *m, const char *why)
 {
     char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], loss[NUMBER_CHARS];
@@ -212,7 +256,7 @@ void metrics_summary(struct metrics *m, const char *why)
         print_share(m, rate);
         printf("last loss %s at step %lld", loss_text(m->last.loss, loss), (long long)m->last.step);
         if (isfinite(m->best_valid))
-            printf(", best validation loss %.4f", m->best_valid);
+            print_best(m);
     }
     if (m->last.has_rollbacks)
         printf("\noptimizer post-validation: %lld of %lld steps were rolled back and repeated",

@@ -41,12 +41,18 @@ struct metrics_config {
     double flops_per_token;
     int world;
     struct run_plan plan;
-    bool launched;  // by mpirun or srun: no progress line
-    bool continues; // resumes the run of this folder from its own checkpoint
+    bool launched;     // by mpirun or srun: no progress line
+    bool continues;    // resumes the run of this folder from its own checkpoint
+    int64_t best_step; // of the checkpoint with the lowest validation loss; -1: none
+    double best_valid; // its loss
 };
 MUST_USE enum status metrics_open(const struct metrics_config *config, struct metrics **out);
 /* Records a step. On IO_ERROR the line is kept and written with the next one. */
 MUST_USE enum status metrics_step(struct metrics *metrics, const struct step_record *record);
+/* True if the run resumes after a step whose line has no validation loss. */
+bool metrics_lack_valid(const struct metrics *metrics);
+/* Adds it to that line, which is of `step`. IO_ERROR. */
+MUST_USE enum status metrics_add_valid(struct metrics *metrics, int64_t step, double loss);
 /* Makes all lines durable; call it before a checkpoint and at the end (trainer/run/metrics_file.h). */
 MUST_USE enum status metrics_sync(struct metrics *metrics);
 /* True if the run directory was removed or renamed; another run may now use the name. */

@@ -20,6 +20,7 @@ struct metrics_file {
     bool lost;
     time_t checked; // time of the last check of the path
     struct text path, run_dir;
+    struct text resumed;        // the line of the step before the first one; empty: not kept
     struct text unwritten;      // lines pending until there is space
     struct text unwritten_path; // destination if the disk stays full; empty: none
 };
@@ -43,6 +44,7 @@ static int64_t step_of_line(const char *line, size_t length)
 struct kept {
     struct text lines;
     int64_t first, last; // steps; 0: none
+    size_t begin;        // of the last line
     int64_t missing, first_missing;
     int bad, first_bad; // damaged lines; number of the first
 };
@@ -54,6 +56,7 @@ static void keep_line(struct kept *kept, const char *line, size_t length, int64_
         kept->first_missing = kept->missing == 0 ? expected : kept->first_missing;
         kept->missing += step - expected;
     }
+    kept->begin = kept->lines.length;
     text_add_bytes(&kept->lines, line, length);
     text_add(&kept->lines, "\n");
     kept->first = kept->first > 0 ? kept->first : step;
@@ -110,7 +113,7 @@ static enum status report_damage(const struct metrics_file *file, const struct k
 }
 
 /* Keeps the lines of steps before first_step, and drops later ones. A missing file has no lines. */
-static enum status trim(const struct metrics_file *file, int64_t first_step)
+static enum status trim(struct metrics_file *file, int64_t first_step)
 {
     struct kept kept = {.first = 0};
     struct text all = {0}, rest = {0};
@@ -130,6 +133,8 @@ static enum status trim(const struct metrics_file *file, int64_t first_step)
         status = file_write_atomic(file->path.chars, text_chars(&kept.lines), kept.lines.length);
     if (status == OK && waiting)
         (void)unlink(file->unwritten_path.chars);
+    if (kept.last > 0 && kept.last == first_step - 1)
+        text_add_bytes(&file->resumed, kept.lines.chars + kept.begin, kept.lines.length - kept.begin);
     text_free(&kept.lines);
     text_free(&all);
     text_free(&rest);
@@ -162,6 +167,16 @@ static enum status cannot_write(const struct metrics_file *file)
                 full ? "; remove files there, or set logging.run_dir to a directory on another disk" : "");
 }
 
+static enum status open_end(struct metrics_file *file)
+{
+    struct stat info;
+    file->fd = open(file->path.chars, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (file->fd < 0 || fstat(file->fd, &info) != 0)
+        return cannot_write(file);
+    file->bytes = info.st_size;
+    return OK;
+}
+
 static enum status open_file(struct metrics_file *file, const struct metrics_file_config *config)
 {
     struct stat info;
@@ -170,10 +185,7 @@ static enum status open_file(struct metrics_file *file, const struct metrics_fil
         TRY(run_dir_explain(trim(file, config->first_step), file->path.chars));
     else if (exists)
         TRY(rename_old_file(file, config->first_step, info.st_size));
-    file->fd = open(file->path.chars, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (file->fd < 0 || fstat(file->fd, &info) != 0)
-        return cannot_write(file);
-    file->bytes = info.st_size;
+    TRY(open_end(file));
     return folder_sync(file->run_dir.chars);
 }
 
@@ -203,6 +215,7 @@ void metrics_file_close(struct metrics_file *file)
         close(file->fd);
     text_free(&file->path);
     text_free(&file->run_dir);
+    text_free(&file->resumed);
     text_free(&file->unwritten);
     text_free(&file->unwritten_path);
     free(file);
@@ -251,6 +264,33 @@ enum status metrics_file_append(struct metrics_file *file, const struct text *li
         TRY(check_path(file));
     file->checked = now.tv_sec;
     return flush(file);
+}
+
+bool metrics_file_lacks(const struct metrics_file *file, const char *name)
+{
+    struct text field = {0};
+    text_add(&field, "\"%s\": ", name);
+    const bool lacks = file->resumed.length > 0 && strstr(file->resumed.chars, field.chars) == NULL;
+    text_free(&field);
+    return lacks;
+}
+
+enum status metrics_file_amend(struct metrics_file *file, const struct text *fields)
+{
+    static const char end[] = "}\n";
+    struct text lines = {0};
+    TRY(check_path(file));
+    TRY(file_read(file->path.chars, &lines));
+    CHECK(lines.length > strlen(end) && file->unwritten.length == 0);
+    lines.length -= strlen(end);
+    text_add_bytes(&lines, fields->chars, fields->length);
+    text_add(&lines, end);
+    enum status status =
+        run_dir_explain(file_write_atomic(file->path.chars, lines.chars, lines.length), file->path.chars);
+    text_free(&lines);
+    TRY(status);
+    close(file->fd);
+    return open_end(file);
 }
 
 enum status metrics_file_sync(struct metrics_file *file)

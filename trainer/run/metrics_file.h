@@ -28,6 +28,10 @@ void metrics_file_close(struct metrics_file *file); // accepts NULL
 /* Appends a line. On IO_ERROR the line is kept for later. Checks once a second that the path still names the
  * open file. */
 MUST_USE enum status metrics_file_append(struct metrics_file *file, const struct text *line);
+/* True if the line of the step before first_step was kept and has no field of this name. */
+bool metrics_file_lacks(const struct metrics_file *file, const char *name);
+/* Adds fields, such as `, "a": 1`, to the last line, before another one is appended. IO_ERROR. */
+MUST_USE enum status metrics_file_amend(struct metrics_file *file, const struct text *fields);
 /* Makes all lines durable. IO_ERROR. */
 MUST_USE enum status metrics_file_sync(struct metrics_file *file);
 /* True if the file was found removed or renamed: another run may now own the run directory. */

@@ -3,9 +3,11 @@
 
 #include "base/clock.h"
 #include "base/progress.h"
+#include "trainer/checkpoint/checkpoint_best.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/engine/agree.h"
 
+#include <math.h>
 #include <time.h>
 
 static const struct recipe_checkpoint *recipe_of(const struct saver *s)
@@ -75,9 +77,28 @@ static enum status begin_in_background(struct saver *s)
     background->is_written = checkpoint_is_written;
     background->hold_update = checkpoint_hold_update;
     background->end_copy = checkpoint_end_copy;
+    s->saving_loss = s->rank_state->has_valid_loss ? s->rank_state->valid_loss : INFINITY;
     if (checkpoint_begin(s->rank_state, true, &background->saving) == OK)
         return OK;
     return save_at_once(s, s->rank_state->step);
+}
+
+enum status saver_is_best(const struct saver *s, bool *best)
+{
+    struct rank_state *w = s->rank_state;
+    const struct recipe_checkpoint *recipe = recipe_of(s);
+    double is_best = 0.0;
+    *best = false;
+    if (!recipe->keep_best || recipe->save == NULL || !w->has_valid_loss)
+        return OK;
+    if (w->world->rank == 0) {
+        const struct best_checkpoint known = best_read(recipe->save);
+        const bool beats_saving = w->background.saving == NULL || w->valid_loss < s->saving_loss;
+        is_best = beats_saving && (known.step < 0 || w->valid_loss < known.loss) ? 1.0 : 0.0;
+    }
+    TRY(rank_agree_max(w, &is_best, 1));
+    *best = is_best > 0.0;
+    return OK;
 }
 
 enum status saver_save(struct saver *s, bool last)

@@ -9,6 +9,7 @@ struct saver {
     struct rank_state *rank_state;
     struct memory_checkpoints *memory; // NULL: none
     int64_t saved;                     // step of the last save; -1: none
+    double saving_loss;                // validation loss of what is saved in the background; INFINITY: none
     bool written; // all ranks have written the checkpoint that is saved in the background
     bool due;     // agreed on by all ranks: save as soon as no look-ahead is in progress
 };
@@ -21,6 +22,9 @@ void saver_read_requests(struct saver *saver);
 
 /* True if the state may be saved, or a save finished, after `step`. */
 bool saver_acts_after(const struct saver *saver, int64_t step);
+
+/* *best: with checkpoint.keep_best, the state has a lower validation loss than all checkpoints of the run. */
+MUST_USE enum status saver_is_best(const struct saver *saver, bool *best);
 
 /* Saves to checkpoint.save; `last`: no step follows. */
 MUST_USE enum status saver_save(struct saver *saver, bool last);

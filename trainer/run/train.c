@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/machine.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_best.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/engine/agree.h"
@@ -105,6 +106,15 @@ static enum status load_checkpoint(struct session *s, bool *own)
     return OK;
 }
 
+/* Also renews the link, which an interrupted save may not have done. */
+static void find_best(const struct recipe *recipe, struct best_checkpoint *out)
+{
+    out->step = -1;
+    if (recipe->checkpoint.keep_best && recipe->checkpoint.save != NULL &&
+        best_find(recipe->checkpoint.save, out) != OK)
+        print_line(stderr, "warning: %s", fail_text());
+}
+
 static enum status begin(struct session *s)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
@@ -121,6 +131,8 @@ static enum status begin(struct session *s)
                (long long)recipe->train.train_iters);
     run_data_report(&s->rank_state);
     struct launcher launcher;
+    struct best_checkpoint best;
+    find_best(recipe, &best);
     TRY(launcher_find(&launcher));
     struct metrics_config config = {
         .recipe = recipe,
@@ -130,6 +142,8 @@ static enum status begin(struct session *s)
         .plan = *s->plan,
         .launched = launcher.size > 0,
         .continues = own || s->folder->newest >= 0,
+        .best_step = best.step,
+        .best_valid = best.loss,
     };
     stop_training(s->rank_state.run->stop); // where metrics.jsonl exists, a signal finishes the running step
     TRY(metrics_open(&config, &s->metrics));
@@ -222,18 +236,12 @@ static void warn_of_no_loss(struct session *s, const struct step_record *record)
     s->warned = true;
 }
 
-static bool evaluates_after(const struct recipe *recipe, int64_t step)
-{
-    return due(recipe->train.eval_interval, step) ||
-           (recipe->train.eval_interval > 0 && step == recipe->train.train_iters);
-}
-
 /* True if the next step follows immediately. */
 static bool continues_after(const struct session *s, int64_t step)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
     return step < recipe->train.train_iters && !saver_acts_after(&s->saver, step) &&
-           !evaluates_after(recipe, step);
+           !evaluation_is_due(recipe, step);
 }
 
 static void add_times(const struct rank_state *w, struct step_record *record)
@@ -276,7 +284,7 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
         .rollbacks = result->rollbacks,
         .loss_scale = w->loss_scale.scale > 0.0 ? result->loss_scale : 0.0,
         .skipped = result->skipped,
-        .has_valid = evaluates_after(recipe, w->step),
+        .has_valid = evaluation_is_due(recipe, w->step),
     };
     add_times(w, &record);
     for (int part = 0; part < PART_COUNT; part++)
@@ -339,7 +347,7 @@ static enum status loop(struct session *s)
 {
     struct rank_state *w = &s->rank_state;
     const struct recipe *recipe = w->run->recipe;
-    bool stop = false, saved, saves = recipe->checkpoint.save != NULL;
+    bool stop, best, saved, saves = recipe->checkpoint.save != NULL;
     s->saver.saved = s->folder->newest;
     saver_plan(&s->saver);
     if (is_rank_zero(s) && recipe->resilience.exit_duration_in_mins > 0.0)
@@ -347,12 +355,18 @@ static enum status loop(struct session *s)
     stop_training(w->run->stop);
     if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saver.saved < 0)
         TRY(save(s, true));
+    TRY(evaluate_late(w, s->metrics, &best, &stop));
+    if (best)
+        TRY(saver_is_best(&s->saver, &best));
+    if (best)
+        TRY(save(s, w->step == recipe->train.train_iters));
     while (w->step < recipe->train.train_iters && !stop) {
         TRY(saver_rescue(&s->saver, one_step(s, &stop)));
+        TRY(saver_is_best(&s->saver, &best));
         bool last = stop || w->step == recipe->train.train_iters;
         // The look-ahead of post-validation is valid only if the next step follows immediately.
         bool now = s->saver.due && !w->ahead;
-        if (saves && (last || now || due(recipe->checkpoint.save_interval, w->step)))
+        if (saves && (last || now || best || due(recipe->checkpoint.save_interval, w->step)))
             TRY(save(s, last));
         else if (s->saver.written && !w->ahead)
             TRY(saver_finish(&s->saver, &saved));

@@ -124,7 +124,7 @@ static inline void save_and_keep(const char *save, int64_t step, int64_t keep)
 {
     struct save_ticket ticket = begin(save, step);
     cr_assert_eq(folder_publish(save, &ticket), OK, "%s", fail_text());
-    folder_prune(save, &ticket, keep, 0);
+    folder_prune(save, &ticket, keep, 0, -1);
 }
 
 static inline void save_one(const char *save, int64_t step)

@@ -2,12 +2,14 @@
 /* The checkpoint folder, with checkpoints made by hand: which are complete, and which files a save may
  * remove and when. Collective saves and loads are tested in tests/ranks/training/test_checkpoint.c. */
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_best.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
 #include "trainer/checkpoint/checkpoint_record.h"
 #include "trainer/checkpoint/checkpoint_source.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <sys/wait.h>
 
 static void expect_found(const char *save, const char *expected)
@@ -189,6 +191,75 @@ Test(checkpoint, only_older_checkpoints_are_removed, .init = silence)
     cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000003 step-00000004 "
                                         "step-00000004.partial step-00000005 step-00000012");
     cr_assert_eq(rmdir("s/step-00000004.partial"), 0);
+    text_free(&names);
+    leave(folder);
+}
+
+/* Publishes a step with a validation loss; NAN: none. */
+static struct manifest publish_with_loss(int64_t step, double loss, struct save_ticket *ticket)
+{
+    struct text folder = {0}, text = {0};
+    struct manifest manifest;
+    *ticket = begin("s", step);
+    folder_of_ticket("s", ticket, &folder);
+    cr_assert_eq(manifest_read(folder.chars, &manifest), OK, "%s", fail_text());
+    manifest.has_valid_loss = !isnan(loss);
+    manifest.valid_loss = loss;
+    manifest_text(&manifest, &text);
+    write_in(folder.chars, "manifest.json", text.chars, text.length);
+    cr_assert_eq(folder_publish("s", ticket), OK, "%s", fail_text());
+    text_free(&folder);
+    text_free(&text);
+    return manifest;
+}
+
+/* Saves a step; keeps the newest checkpoint and the best, which it returns. */
+static int64_t save_and_keep_best(int64_t step, double loss, enum status expected)
+{
+    struct save_ticket ticket;
+    struct best_checkpoint best;
+    struct manifest manifest = publish_with_loss(step, loss, &ticket);
+    cr_assert_eq(best_update("s", &manifest, &best), expected, "%s", fail_text());
+    folder_prune("s", &ticket, 1, 0, best.step);
+    manifest_free(&manifest);
+    return best.step;
+}
+
+/* The best is kept, whatever happens to the link; a step without a loss is never the best. */
+Test(checkpoint, the_best_is_kept, .init = silence)
+{
+    static const double losses[] = {5.0, 4.0, NAN, 4.5, 4.0, 6.0};
+    static const int64_t bests[] = {1, 2, 2, 2, 2, 2};
+    char folder[32], target[32] = {0};
+    struct text names = {0};
+    struct best_checkpoint best;
+    struct save_ticket ticket;
+    enter(folder);
+    for (int i = 0; i < 6; i++)
+        cr_expect_eq(save_and_keep_best(i + 1, losses[i], OK), bests[i], "step %d", i + 1);
+    cr_expect_str_eq(list("s", &names), "best run.json step-00000002 step-00000006");
+    cr_expect(readlink("s/best", target, sizeof target - 1) > 0 && strcmp(target, "step-00000002") == 0);
+    cr_assert_eq(unlink("s/best"), 0);
+    cr_expect_eq(save_and_keep_best(7, 5.5, OK), 2);
+    cr_expect_str_eq(list("s", &names), "best run.json step-00000002 step-00000007");
+    cr_assert_eq(truncate("s/step-00000002/manifest.json", 10), 0); // damaged: the next best counts
+    cr_expect_eq(save_and_keep_best(8, 7.0, OK), 7);
+    cr_expect_str_eq(list("s", &names), "best run.json step-00000002 step-00000007 step-00000008");
+    // Killed before the link was renewed.
+    struct manifest manifest = publish_with_loss(9, 1.0, &ticket);
+    manifest_free(&manifest);
+    cr_expect_eq(best_read("s").step, 7);
+    cr_assert_eq(best_find("s", &best), OK);
+    cr_expect(best.step == 9 && best_read("s").step == 9);
+    // The same step again, with another loss.
+    cr_expect_eq(save_and_keep_best(9, 8.0, OK), 7);
+    // A user's folder of that name is kept, and so is the best checkpoint.
+    cr_assert(unlink("s/best") == 0 && mkdir("s/best", 0777) == 0);
+    cr_expect_eq(save_and_keep_best(10, 9.0, IO_ERROR), 7);
+    cr_expect_str_eq(list("s", &names), "best run.json step-00000002 step-00000007 step-00000010");
+    cr_assert(rmdir("s/best") == 0 && symlink("step-00000099", "s/best") == 0);
+    best_remove_dangling("s");
+    cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000007 step-00000010");
     text_free(&names);
     leave(folder);
 }

@@ -101,7 +101,7 @@ static bool publish_and_kill(const struct save_ticket *ticket, int calls)
     if (child == 0) {
         file_system->calls_left = calls;
         if (folder_publish("s", ticket) == OK)
-            folder_prune("s", ticket, 0, 0);
+            folder_prune("s", ticket, 0, 0, -1);
         _exit(0);
     }
     cr_assert(child > 0 && waitpid(child, &how, 0) == child);
@@ -152,7 +152,7 @@ Test(checkpoint_replace, the_new_checkpoint_has_the_name)
     make_folder();
     struct save_ticket ticket = begin("s", 2);
     cr_assert_eq(folder_publish("s", &ticket), OK, "%s", fail_text());
-    folder_prune("s", &ticket, 0, 0);
+    folder_prune("s", &ticket, 0, 0, -1);
     cr_expect_str_eq(list("s", &names), usual);
     cr_assert_eq(manifest_read("s/step-00000002", &manifest), OK, "%s", fail_text());
     cr_expect_str_eq(manifest.identity.save, ticket.identity.save);

@@ -102,8 +102,11 @@ static void print_text(const struct checkpoint_source *s, const struct arguments
     const struct manifest *m = &s->manifest;
     char bytes[NUMBER_CHARS];
     struct text out = {0};
-    print_line(stdout, "%s: step %lld, %lld samples, format version %d", s->folder,
-               (long long)m->identity.step, (long long)m->consumed_samples, m->version);
+    if (m->has_valid_loss)
+        text_add(&out, ", validation loss %.4f", m->valid_loss);
+    print_line(stdout, "%s: step %lld, %lld samples%s, format version %d", s->folder,
+               (long long)m->identity.step, (long long)m->consumed_samples, text_chars(&out), m->version);
+    out.length = 0;
     text_add(&out, "layout     ");
     for (int i = 0; i < m->axis_count; i++)
         text_add(&out, "%s%s %d", i > 0 ? ", " : "", m->layout[i].name, m->layout[i].degree);
@@ -132,6 +135,7 @@ static void print_text(const struct checkpoint_source *s, const struct arguments
 static void print_json(const struct checkpoint_source *s, const struct arguments *a)
 {
     const struct manifest *m = &s->manifest;
+    char number[NUMBER_CHARS];
     struct text out = {0};
     text_add(&out, "{\"path\": ");
     text_add_json(&out, s->folder);
@@ -142,6 +146,10 @@ static void print_json(const struct checkpoint_source *s, const struct arguments
         "\"consumed_samples\": %lld, \"seed\": %llu, \"files\": %d, \"bytes\": %lld, \"verified\": %s,\n",
         (long long)m->consumed_samples, (unsigned long long)m->seed, m->file_count, (long long)total_bytes(m),
         a->verify ? "true" : "false");
+    if (m->has_valid_loss)
+        text_add(&out, "\"valid_loss\": %s,\n", number_text(m->valid_loss, number));
+    if (m->data_order.length > 0)
+        text_add(&out, "\"data_order\": %s,\n", m->data_order.chars);
     text_add(&out, "\"layout\": {");
     for (int i = 0; i < m->axis_count; i++)
         text_add(&out, "%s\"%s\": %d", i > 0 ? ", " : "", m->layout[i].name, m->layout[i].degree);

@@ -194,6 +194,8 @@ enum status manifest_begin(const struct rank_state *state, const struct save_ide
     TRY(manifest_begin_recipe(state->run->recipe, &state->mesh, identity, out));
     out->consumed_samples = rank_consumed_samples(state);
     out->skipped_steps = state->skipped;
+    out->has_valid_loss = state->has_valid_loss;
+    out->valid_loss = state->valid_loss;
     const struct text *order;
     if (state->run->data == NULL)
         return OK;
@@ -213,6 +215,8 @@ enum status manifest_begin_copy(const struct manifest *from, const struct mesh *
         .identity = *identity,
         .consumed_samples = from->consumed_samples,
         .skipped_steps = from->skipped_steps,
+        .has_valid_loss = from->has_valid_loss,
+        .valid_loss = from->valid_loss,
         .seed = from->seed,
         .recipe = from->recipe,
         .model = calloc((size_t)from->model_count + 1, sizeof *out->model),

@@ -7,6 +7,7 @@
  *    "run": "<32 digits>", "save": "<16 digits>", "step": 100,      as in the header of each file
  *    "consumed_samples": 1600, "seed": "1234",
  *    "skipped_steps": 3,                                      of these steps; omitted if 0
+ *    "valid_loss": 2.8516,                                   omitted if the step was not evaluated
  *    "data_order": {...},                                    data_order.h; omitted without data
  *    "model": {"num_layers": "4", ...},                      as in the resolved recipe
  *    "layout": {"tp": 2, "cp": 1, "ep": 1, "dp": 2, "pp": 2}, "rank_order": "tp-cp-ep-dp-pp",
@@ -70,6 +71,8 @@ struct manifest {
     bool is_newer;  // of a later format version; set by a failed manifest_read(), too
     int64_t consumed_samples, skipped_steps;
     uint64_t seed;
+    bool has_valid_loss;
+    double valid_loss;      // finite
     struct text data_order; // JSON; empty: not recorded, or no data
     struct {
         double scale; // 0: none saved

@@ -305,6 +305,14 @@ static enum status take_identity(const struct reader *r, const json_t *root)
     return is_hex(identity->save, SAVE_CHARS - 1) ? OK : lacks(r, "save");
 }
 
+static enum status take_valid_loss(const struct reader *r, const json_t *root)
+{
+    const json_t *loss = json_object_get(root, "valid_loss");
+    r->out->has_valid_loss = loss != NULL;
+    r->out->valid_loss = json_number_value(loss);
+    return loss == NULL || json_is_number(loss) ? OK : lacks(r, "valid_loss");
+}
+
 /* The record of the data is kept as text: its values are read by a run that resumes. */
 static enum status take_data_order(const struct reader *r, const json_t *root)
 {
@@ -337,6 +345,7 @@ static enum status take_all(const struct reader *r, const json_t *root)
     TRY(take_count(r, root, "consumed_samples", &r->out->consumed_samples));
     TRY(take_seed(r, root));
     TRY(take_loss_scale(r, root));
+    TRY(take_valid_loss(r, root));
     TRY(take_data_order(r, root));
     TRY(take_model(r, root));
     TRY(take_layout(r, root));

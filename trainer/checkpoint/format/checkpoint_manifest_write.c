@@ -47,7 +47,7 @@ static void add_layout(struct text *out, const struct manifest *m)
 
 void manifest_text(const struct manifest *m, struct text *out)
 {
-    char hex[HEX_CHARS];
+    char hex[HEX_CHARS], number[NUMBER_CHARS];
     CHECK(m->version == CHECKPOINT_VERSION);
     text_add(out, "{\"format\": \"cuboid checkpoint\", \"version\": %d,\n", m->version);
     text_add(out, "\"run\": \"%s\", \"save\": \"%s\", \"step\": %lld,\n", m->identity.run, m->identity.save,
@@ -58,6 +58,8 @@ void manifest_text(const struct manifest *m, struct text *out)
              (unsigned long long)m->seed);
     if (m->skipped_steps > 0)
         text_add(out, "\"skipped_steps\": %lld,\n", (long long)m->skipped_steps);
+    if (m->has_valid_loss)
+        text_add(out, "\"valid_loss\": %s,\n", number_text(m->valid_loss, number));
     if (m->data_order.length > 0)
         text_add(out, "\"data_order\": %s,\n", m->data_order.chars);
     text_add(out, "\"model\": {");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/data/run_data.h"
 
+#include "trainer/engine/agree.h"
+
 #include <string.h>
 
 static void print_lines(const struct text *lines)
@@ -28,4 +30,24 @@ void run_data_report(const struct rank_state *w)
         print_line(stderr, "warning: %s", warning.chars);
     text_free(&lines);
     text_free(&warning);
+}
+
+bool evaluation_is_due(const struct recipe *recipe, int64_t step)
+{
+    const int64_t interval = recipe->train.eval_interval;
+    return interval > 0 && step > 0 && (step % interval == 0 || step == recipe->train.train_iters);
+}
+
+enum status evaluate_late(struct rank_state *w, struct metrics *metrics, bool *evaluated, bool *stop)
+{
+    double lacks = metrics != NULL && metrics_lack_valid(metrics) ? 1.0 : 0.0, loss;
+    *evaluated = *stop = false;
+    if (!evaluation_is_due(w->run->recipe, w->step))
+        return OK;
+    TRY(rank_agree_max(w, &lacks, 1));
+    if (!(lacks > 0.0))
+        return OK;
+    TRY(rank_evaluate(w, &loss, stop));
+    *evaluated = !*stop;
+    return rank_agree(w, metrics != NULL && !*stop ? metrics_add_valid(metrics, w->step, loss) : OK);
 }
