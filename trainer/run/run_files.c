@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_files.h"
 
-#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/data/data.h"
@@ -9,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A tokenizer that the run does not need may be missing. */
 static enum status read_tokenizer(const struct recipe *recipe, struct problems *warnings,
@@ -27,33 +27,37 @@ static enum status read_tokenizer(const struct recipe *recipe, struct problems *
     return OK;
 }
 
-/* The folder of checkpoint.load; NULL: none. */
-static enum status find_loaded(const struct recipe *recipe, char **out)
+/* Appends the folder of checkpoint.load; nothing if there is none, which checkpoint_load() reports. */
+static enum status find_loaded(const struct recipe *recipe, struct text *out)
 {
     const char *load = recipe->checkpoint.load;
-    struct text path = {0};
-    *out = NULL;
+    struct text manifest = {0}, skipped = {0};
+    int64_t step = recipe->checkpoint.ckpt_step > 0 ? recipe->checkpoint.ckpt_step : -1;
     if (load == NULL || strcmp(load, "auto") == 0)
         return OK;
-    text_add(&path, "%s", load);
-    if (recipe->checkpoint.ckpt_step > 0)
-        text_add(&path, "/step-%08lld", (long long)recipe->checkpoint.ckpt_step);
-    enum status status = checkpoint_resolve(path.chars, out);
-    text_free(&path);
+    text_add(&manifest, "%s/manifest.json", load);
+    const bool is_folder_of_steps = access(manifest.chars, F_OK) != 0;
+    enum status status =
+        is_folder_of_steps && step < 0 ? folder_newest(load, INT64_MAX, &step, &skipped) : OK;
+    if (is_folder_of_steps && step >= 0)
+        folder_of_step(load, step, "", out);
+    else if (!is_folder_of_steps)
+        text_add(out, "%s", load);
+    text_free(&manifest);
+    text_free(&skipped);
     return status;
 }
 
 static enum status read_originals(const struct run *run, struct problems *warnings, struct model_files *out)
 {
-    char *loaded;
+    struct text loaded = {0};
     TRY(read_tokenizer(run->recipe, warnings, out));
-    TRY(find_loaded(run->recipe, &loaded));
-    enum status status = OK;
-    if (loaded != NULL && !model_files_has_tokenizer(out))
-        status = model_files_read(loaded, MODEL_TOKENIZER_JSON, MODEL_CHAT_TEMPLATE, warnings, out);
-    if (loaded != NULL && status == OK)
-        status = model_files_read(loaded, MODEL_GENERATION_CONFIG, MODEL_CONFIG, warnings, out);
-    free(loaded);
+    enum status status = find_loaded(run->recipe, &loaded);
+    if (status == OK && loaded.length > 0 && !model_files_has_tokenizer(out))
+        status = model_files_read(loaded.chars, MODEL_TOKENIZER_JSON, MODEL_CHAT_TEMPLATE, warnings, out);
+    if (status == OK && loaded.length > 0)
+        status = model_files_read(loaded.chars, MODEL_GENERATION_CONFIG, MODEL_CONFIG, warnings, out);
+    text_free(&loaded);
     return status;
 }
 

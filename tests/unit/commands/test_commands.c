@@ -449,7 +449,8 @@ Test(generate_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
         "generate: --top-p 1.5 is invalid; use a number from 1e-06 to 1\ncuboid: "
         "generate: unknown option --temprature (did you mean --temperature?); valid "
         "options: --prompt, --prompts, --tokens, --temperature, --top-k, --top-p, "
-        "--seed, --no-stop, --help, -h\ncuboid: generate: --prompt needs a value\n");
+        "--seed, --chat-template, --system, --stop, --no-stop, --help, -h\n"
+        "cuboid: generate: --prompt needs a value\n");
 }
 
 /* For a run that was stopped before its first checkpoint, the error names the command to run. */
