@@ -290,8 +290,19 @@ def test_advice():
             after = planned(*keys, *advice["change"].split())
             expect(f"{keys}: {advice} is what happens", after["fits"] and after["step_time_s"] == advice["step_time_s"]
                    and after["needed_bytes"] == advice["needed_bytes"], after)
-            expect("at most two keys change", len(advice["change"].split()) <= 2, advice)
+            expect("at most two keys change where it fits", not before["fits"] or len(advice["change"].split()) <= 2,
+                   advice)
             expect("and it helps", not before["fits"] or after["step_time_s"] < before["step_time_s"], advice)
+    # What limits the plan is tried first, and all of a small plan.
+    keys = ["tp=8", "pp=1", "dp=2", "cluster.profile=dgx-h100"]
+    before = planned(*keys, advised=True)
+    expect("messages of tensor parallelism limit the plan", "tp" in [limit["limit"] for limit in before["limits"]], before)
+    expect("all changes are tried", before["advice_tried"] == before["advice_candidates"] > 20, before)
+    expect("less tensor parallelism is advised, or overlap", all(
+        "tp=" in advice["change"] or "tp_comm_overlap" in advice["change"] for advice in before["advice"]), before)
+    got = plan(GPT3, *ON_A100, *keys).stdout
+    expect("the number is printed", f"({before['advice_tried']} of {before['advice_tried']} tried):" in got and
+           got.endswith("cuboid plan --best searches all layout keys together\n"), got)
     without = [done.stdout for done in (plan(GPT3, *ON_A100), plan(GPT3, *ON_A100, "--no-advice"))]
     expect("no advice is wanted", without[0].startswith(without[1]) and "changes" in without[0] and
            "changes" not in without[1], without)

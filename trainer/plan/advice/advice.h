@@ -5,9 +5,10 @@
  *   parallel.zero_stage=1                       step 1.02 s (-3.1 %), memory 41.0 GiB (-12.5 GiB)
  *
  * Only keys that do not change the result are considered: of the sections parallel, pipeline and memory, and
- * the size of a microbatch. A plan that does not fit gets the fastest changes that make it fit, with pairs of
- * keys if no single one does; a plan that fits gets the fastest changes that reduce its step by at least
- * 0.5 %. */
+ * the size of a microbatch. Those that target the largest limits of the plan are tried first. A plan that
+ * does not fit gets the fastest changes that make it fit, of single keys and of a sweep (advice_fit.h), with
+ * pairs of keys if none does; a plan that fits gets the fastest changes that reduce its step by at least
+ * 0.5 %. All leave cluster.memory_headroom. */
 #pragma once
 
 #include "trainer/plan/step_plan.h"
@@ -24,8 +25,10 @@ struct advice_item {
 struct advice {
     struct advice_item items[ADVICE_MAX]; // fastest first
     int count;
-    int considered; // changes that are valid recipes
-    int planned;    // of these: not excluded by their memory, or by the limit on the number of plans
+    int considered;            // changes that are valid recipes
+    int left;                  // of these: not tried, for lack of time
+    int planned;               // of these: neither left nor excluded by their memory
+    double nondeterministic_s; // the step with deterministic=false; 0: not planned
 };
 
 /* The recipe of a plan, as it was loaded. */
@@ -36,8 +39,8 @@ struct advice_source {
     int world_size; // as passed to recipe_load()
 };
 
-/* Requires a plan with a profile. The number of plans is limited by the size of the tapes, not by time, so
- * the result is deterministic. Changes that cannot be loaded or planned are skipped. NO_MEMORY. */
+/* Requires a plan with a profile. Changes are tried in an order that the plan determines; for large plans,
+ * their number depends on processor time. Changes that cannot be loaded or planned are skipped. NO_MEMORY. */
 MUST_USE enum status advice_make(const struct advice_source *source, const struct step_plan *plan,
                                  struct advice *out);
 

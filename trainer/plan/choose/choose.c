@@ -62,8 +62,7 @@ static void add_axis(const struct recipe *base, int64_t ranks, bool on_cpu, cons
 
 /* ---- overrides ---- */
 
-/* Whether "key=value" sets one of `keys`, under any of its names. */
-static bool sets_any(const char *override, const char *const *keys, int count)
+bool override_sets_any(const char *override, const char *const *keys, int count)
 {
     char name[80];
     const size_t length = strcspn(override, "=");
@@ -86,7 +85,7 @@ static void replace(const struct choose_options *options, const char *const *key
     if (out->list == NULL)
         die(__FILE__, __LINE__, "choose", "out of memory for the overrides");
     for (size_t i = 0; i < options->override_count; i++)
-        if (!sets_any(options->overrides[i], keys, count))
+        if (!override_sets_any(options->overrides[i], keys, count))
             out->list[out->count++] = text_copy(options->overrides[i]);
     for (char *word = strtok_r(words, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
         out->list[out->count++] = text_copy(word);
@@ -309,7 +308,7 @@ static void open_all(struct choosing *choosing)
     for (size_t k = 0; k < sizeof autos / sizeof *autos; k++) {
         bool given = false;
         for (size_t i = 0; i < choosing->override_count; i++)
-            given = given || sets_any(choosing->overrides[i], &keys[k], 1);
+            given = given || override_sets_any(choosing->overrides[i], &keys[k], 1);
         if (!given)
             choosing->overrides[choosing->override_count++] = autos[k];
     }

@@ -32,3 +32,6 @@ struct chosen {
 MUST_USE enum status choose_load(const struct choose_options *options, struct recipe **out,
                                  struct chosen *chosen, struct problems *problems);
 void chosen_free(struct chosen *chosen);
+
+/* Whether the override "key=value" sets one of `keys`, under any of its names. */
+bool override_sets_any(const char *override, const char *const *keys, int count);
