@@ -24,10 +24,12 @@ static const char help[] =
     "\n"
     "  --best        choose the keys that are not given (parallel layout, schedule, micro-batch size,\n"
     "                recomputation) for the shortest step that fits\n"
-    "  -o FILE       also write the resolved recipe, for cuboid train\n"
+    "  -o FILE       also write a recipe with this one as its base and what was given and chosen, for\n"
+    "                cuboid train\n"
     "  --json        print one JSON object, with the names of metrics.jsonl\n"
     "  --ops         also print the ops of a step by layer, with shapes, FLOPs, bytes and predicted times\n"
-    "  --terms       also print the memory terms of the rank that needs the most memory\n"
+    "  --terms       also print a row for each of equal ranks and stages, the slots of activations, and\n"
+    "                the memory terms of the rank that needs the most memory\n"
     "  --no-advice   do not plan changes of the recipe: the plan is made several times faster\n"
     "  --svg FILE    also draw the step: the streams of every pipeline rank, with their actions and\n"
     "                messages, and the critical path; -: to standard output, instead of the plan\n"
@@ -199,14 +201,16 @@ int plan_recipe(const struct recipe *recipe, const struct advice_source *source,
 
 /* ---- the command ---- */
 
-/* Writes the recipe with all values resolved, with the device that it was planned for. */
-static enum status write_recipe(struct recipe *recipe, const struct arguments *arguments)
+/* Writes what was given and chosen over the recipe, with the device that it was planned for. */
+static enum status write_recipe(struct recipe *recipe, const char *chosen, const struct arguments *arguments)
 {
     const struct plan_options *options = &arguments->options;
     struct text text = {0};
     if (arguments->sets_device)
         recipe_use_dry_device(recipe);
-    recipe_resolved_text(recipe, &text);
+    char *base = realpath(arguments->recipe[1], NULL);
+    recipe_based_text(recipe, base != NULL ? base : arguments->recipe[1], chosen, &text);
+    free(base);
     enum status status = output_write(&arguments->write, &text,
                                       !options->json && !outputs_print(options->outputs, PLAN_OUTPUTS));
     text_free(&text);
@@ -233,7 +237,7 @@ static int load_and_plan(struct arguments *arguments)
                                          .override_count = chosen.overrides.count};
     status = plan_recipe(recipe, &source, &arguments->options);
     if (status < 2 && arguments->write.path != NULL) {
-        const int written = exit_status(write_recipe(recipe, arguments));
+        const int written = exit_status(write_recipe(recipe, text_chars(&chosen.keys), arguments));
         status = written != 0 ? written : status;
     }
     recipe_destroy(recipe);

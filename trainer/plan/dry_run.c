@@ -33,7 +33,7 @@ enum status dry_run_table(const struct run *run, FILE *to)
     enum status status = ranks != NULL && slots != NULL ? plan_ranks(run, ranks, slots)
                                                         : fail(NO_MEMORY, "no memory for %d ranks", count);
     if (status == OK)
-        report_parts(run, ranks, count, to);
+        report_most(ranks, count, to);
     fflush(to);
     free(ranks);
     free(slots);

@@ -4,17 +4,33 @@
 #include "schedules/offload_plan.h"
 #include "trainer/memory/memory_formula.h"
 #include "trainer/memory/memory_states.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-/* Appends the ranks at this pipeline coordinate: "r0 r1 r2 r3" or "r0..r3". */
-static void add_ranks(const struct run *run, int pp_rank, struct text *out)
+/* Consecutive stages. */
+struct stages {
+    int first, last;
+};
+
+/* Whether the pipeline coordinate has one of the stages, or its replica. */
+static bool has_stage(const struct run *run, int pp, const struct stages *stages, int replica)
+{
+    for (int stage = stages->first; stage <= stages->last; stage++)
+        if (run->schedule->rank_of[replica][stage] == pp)
+            return true;
+    return false;
+}
+
+/* Appends the ranks of the stages: "r0 r1 r2 r3" or "r0-r3". */
+static void add_ranks(const struct run *run, const struct stages *stages, int replica, struct text *out)
 {
     int first = -1, previous = -1;
     for (int rank = 0; rank <= run->mesh.world; rank++) {
-        bool here = rank < run->mesh.world && mesh_coord(&run->mesh, MESH_DENSE, rank).pp == pp_rank;
+        bool here = rank < run->mesh.world &&
+                    has_stage(run, mesh_coord(&run->mesh, MESH_DENSE, rank).pp, stages, replica);
         if (here && (first < 0 || rank != previous + 1)) {
             if (first >= 0)
                 text_add(out, previous > first ? "-%d " : " ", previous);
@@ -28,23 +44,43 @@ static void add_ranks(const struct run *run, int pp_rank, struct text *out)
         text_add(out, "-%d", previous);
 }
 
-static void print_stage(const struct run *run, int stage, FILE *to)
+static int layers_of(const struct run *run, int stage)
+{
+    return run->stage_first_layer[stage + 1] - run->stage_first_layer[stage];
+}
+
+/* The stages from `first` on that have the same number of layers, and neither embedding nor head; at least
+ * three, else `first` alone. */
+static struct stages equal_stages(const struct run *run, int first)
+{
+    int last = first;
+    while (first > 0 && last + 1 < run->schedule->stages - 1 &&
+           layers_of(run, last + 1) == layers_of(run, first))
+        last++;
+    return (struct stages){first, last - first >= 2 ? last : first};
+}
+
+static void print_stages(const struct run *run, const struct stages *stages, FILE *to)
 {
     const struct schedule *schedule = run->schedule;
-    int first = run->stage_first_layer[stage], last = run->stage_first_layer[stage + 1] - 1;
-    struct text layers = {0}, ranks = {0};
-    text_add(&layers, "%s", stage == 0 ? "embedding, " : "");
+    int first = run->stage_first_layer[stages->first], last = run->stage_first_layer[stages->last + 1] - 1;
+    struct text name = {0}, layers = {0}, ranks = {0};
+    text_add(&name, stages->last > stages->first ? "%d-%d" : "%d", stages->first, stages->last);
+    text_add(&layers, "%s", stages->first == 0 ? "embedding, " : "");
     if (last > first)
         text_add(&layers, "layers %d-%d", first, last);
     else
         text_add(&layers, last == first ? "layer %d" : "no layer", first);
-    text_add(&layers, "%s", stage == schedule->stages - 1 ? ", norm, head" : "");
-    add_ranks(run, schedule->rank_of[0][stage], &ranks);
+    if (stages->last > stages->first)
+        text_add(&layers, ", %d each", layers_of(run, stages->first));
+    text_add(&layers, "%s", stages->last == schedule->stages - 1 ? ", norm, head" : "");
+    add_ranks(run, stages, 0, &ranks);
     if (schedule_has_replicas(schedule)) {
         text_add(&ranks, " and ");
-        add_ranks(run, schedule->rank_of[1][stage], &ranks);
+        add_ranks(run, stages, 1, &ranks);
     }
-    fprintf(to, "  stage %-2d %-34s rank %s\n", stage, layers.chars, ranks.chars);
+    fprintf(to, "  stage %-4s %-34s rank %s\n", name.chars, layers.chars, ranks.chars);
+    text_free(&name);
     text_free(&layers);
     text_free(&ranks);
 }
@@ -100,9 +136,17 @@ void report_layout(const struct run *run, FILE *to)
                                                    : recipe->pipeline.schedule,
             chunks, run->schedule->m, run->schedule->m == 1 ? "" : "es",
             (long long)recipe->train.micro_batch_size, recipe->cluster.device);
-    for (int stage = 0; stage < run->schedule->stages; stage++)
-        print_stage(run, stage, to);
-    if (recipe->data_parallel.zero_stage >= 2)
+    fflush(to);
+}
+
+void report_stages(const struct run *run, bool detail, FILE *to)
+{
+    for (int stage = 0; stage < run->schedule->stages;) {
+        const struct stages stages = detail ? (struct stages){stage, stage} : equal_stages(run, stage);
+        print_stages(run, &stages, to);
+        stage = stages.last + 1;
+    }
+    if (run->recipe->data_parallel.zero_stage >= 2)
         print_zero(run, to);
     fflush(to);
 }
@@ -117,16 +161,31 @@ static int part_width(const struct rank_memory *ranks, int count, int part)
     return !any ? 0 : name > 10 ? name : 10;
 }
 
-static void print_parts(const struct rank_memory *ranks, int count, FILE *to)
+static bool same_memory(const struct rank_memory *a, const struct rank_memory *b)
 {
-    char number[NUMBER_CHARS];
+    return a->bytes == b->bytes && memcmp(a->part_bytes, b->part_bytes, sizeof a->part_bytes) == 0;
+}
+
+void report_range(int first, int last, char out[REPORT_RANGE_CHARS])
+{
+    snprintf(out, REPORT_RANGE_CHARS, last > first ? "%d-%d" : "%d", first, last);
+}
+
+/* detail: ranks with equal memory have rows of their own. */
+static void print_parts(const struct rank_memory *ranks, int count, bool detail, FILE *to)
+{
+    char number[NUMBER_CHARS], range[REPORT_RANGE_CHARS];
+    fprintf(to, "memory by part:\n");
     fprintf(to, "%5s %6s", "rank", "pp");
     for (int part = 0; part < PART_COUNT; part++)
         if (part_width(ranks, count, part) > 0)
             fprintf(to, "  %*s", part_width(ranks, count, part), part_name((enum part)part));
     fprintf(to, "  %10s\n", "total");
-    for (int i = 0; i < count; i++) {
-        fprintf(to, "%5d %6d", ranks[i].rank, ranks[i].pp);
+    for (int i = 0, next; i < count; i = next) {
+        for (next = i + 1; !detail && next < count && same_memory(&ranks[i], &ranks[next]);)
+            next++;
+        report_range(ranks[i].pp, ranks[next - 1].pp, range);
+        fprintf(to, "%5d %6s", ranks[i].rank, range);
         for (int part = 0; part < PART_COUNT; part++)
             if (part_width(ranks, count, part) > 0)
                 fprintf(to, "  %*s", part_width(ranks, count, part),
@@ -158,10 +217,24 @@ static void print_slots(const struct run *run, const struct rank_memory *ranks, 
     fprintf(to, "\n");
 }
 
-void report_parts(const struct run *run, const struct rank_memory *ranks, int count, FILE *to)
+void report_parts(const struct run *run, const struct rank_memory *ranks, int count, bool detail, FILE *to)
 {
-    print_parts(ranks, count, to);
-    print_slots(run, ranks, count, to);
+    print_parts(ranks, count, detail, to);
+    if (detail)
+        print_slots(run, ranks, count, to);
+}
+
+void report_most(const struct rank_memory *ranks, int count, FILE *to)
+{
+    struct text largest = {0};
+    char number[NUMBER_CHARS];
+    int most = 0;
+    for (int i = 1; i < count; i++)
+        most = ranks[i].bytes > ranks[most].bytes ? i : most;
+    memory_plan_largest(ranks[most].part_bytes, &largest);
+    fprintf(to, "memory of a rank: at most %s (rank %d): %s\n", bytes_text(ranks[most].bytes, number),
+            ranks[most].rank, largest.chars);
+    text_free(&largest);
 }
 
 /* True if the schedule leaves time for an offload on some rank. */
@@ -211,7 +284,7 @@ enum status report_formula(const struct run *run, FILE *to)
     enum status status = tables != NULL && ranks != NULL ? evaluate_ranks(run, tables, ranks)
                                                          : fail(NO_MEMORY, "no memory for %d ranks", count);
     if (status == OK)
-        report_parts(run, ranks, count, to);
+        report_most(ranks, count, to);
     for (int pp = 0; tables != NULL && pp < count; pp++)
         memory_table_free(&tables[pp]);
     free(tables);

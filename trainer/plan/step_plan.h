@@ -68,7 +68,8 @@ struct cost_options step_plan_cost_options(const struct run *run, const struct c
  * reductions between GPUs. */
 MUST_USE enum status step_plan_formula_bytes(const struct run *run, int64_t *out);
 
-/* Prints the plan; `terms`: also the memory terms of the rank with the most memory. step_plan_json() appends
+/* Prints the plan, its results first; `terms`: with a row for each of equal ranks and stages, the slots of
+ * activations, and the memory terms of the rank with the most memory. step_plan_json() appends
  * the members of a JSON object, with the names of metrics.jsonl. */
 MUST_USE enum status step_plan_print(const struct step_plan *plan, bool terms, FILE *to);
 void step_plan_json(const struct step_plan *plan, struct text *out);

@@ -105,14 +105,25 @@ static void print_critical_path(const struct step_plan *plan, FILE *to)
     free(ranks);
 }
 
-static void print_messages(const struct step_plan *plan, FILE *to)
+static bool same_messages(const struct predicted_rank *a, const struct predicted_rank *b)
 {
+    return memcmp(a->calls, b->calls, sizeof a->calls) == 0 &&
+           memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
+}
+
+/* detail: ranks with the same messages have rows of their own. */
+static void print_messages(const struct step_plan *plan, bool detail, FILE *to)
+{
+    char range[REPORT_RANGE_CHARS];
     fprintf(to, "messages of a step, by group: calls and bytes of one rank\n%5s %6s", "rank", "pp");
     for (int g = 0; g < PREDICT_GROUPS; g++)
         fprintf(to, "  %20s", predict_group_name((enum predict_group)g));
-    for (int i = 0; i < plan->count; i++) {
+    for (int i = 0, next; i < plan->count; i = next) {
         const struct predicted_rank *rank = &plan->step->ranks[i];
-        fprintf(to, "\n%5d %6d", plan->ranks[i].rank, plan->ranks[i].pp);
+        for (next = i + 1; !detail && next < plan->count && same_messages(rank, &plan->step->ranks[next]);)
+            next++;
+        report_range(plan->ranks[i].pp, plan->ranks[next - 1].pp, range);
+        fprintf(to, "\n%5d %6s", plan->ranks[i].rank, range);
         for (int g = 0; g < PREDICT_GROUPS; g++) {
             char bytes[NUMBER_CHARS], cell[NUMBER_CHARS + 32] = "-";
             if (rank->calls[g] > 0)
@@ -149,7 +160,8 @@ static void print_training(const struct step_plan *plan, FILE *to)
     fprintf(to, "\n");
 }
 
-static void print_times(const struct step_plan *plan, FILE *to)
+/* What a reader wants first: the step, whether it fits, and what limits it. */
+static void print_results(const struct step_plan *plan, FILE *to)
 {
     char tokens[NUMBER_CHARS], needed[NUMBER_CHARS], there[NUMBER_CHARS];
     struct text basis = {0};
@@ -161,16 +173,25 @@ static void print_times(const struct step_plan *plan, FILE *to)
     fprintf(to, "profile: %s\n", basis.chars);
     text_free(&basis);
     print_utilization(plan, to);
+    bytes_text(plan->needed_bytes, needed);
+    bytes_text(plan->device_bytes, there);
+    fprintf(to, "memory: rank %d needs the most: %s of %s, including reserved memory: ",
+            plan->ranks[plan->peak_rank].rank, needed, there);
+    if (plan->tight)
+        fprintf(to, "it fits, but leaves less than cluster.memory_headroom, %.4g %%, free\n",
+                100.0 * plan->run->recipe->cluster.memory_headroom);
+    else
+        fprintf(to, plan->fits ? "it fits\n" : "it does NOT fit\n");
+    plan_limits_print(plan, to);
     print_training(plan, to);
+}
+
+static void print_times(const struct step_plan *plan, bool detail, FILE *to)
+{
     print_breakdown(plan, to);
     if (plan->step->spans != NULL)
         print_critical_path(plan, to);
-    plan_limits_print(plan, to);
-    print_messages(plan, to);
-    bytes_text(plan->needed_bytes, needed);
-    bytes_text(plan->device_bytes, there);
-    fprintf(to, "memory: rank %d needs the most: %s of %s, including reserved memory: %s\n",
-            plan->ranks[plan->peak_rank].rank, needed, there, plan->fits ? "it fits" : "it does NOT fit");
+    print_messages(plan, detail, to);
 }
 
 static void print_others(const struct run *run, FILE *to)
@@ -200,7 +221,7 @@ static void print_notes(const struct step_plan *plan, FILE *to)
 
 static enum status print_memory(const struct step_plan *plan, bool terms, FILE *to)
 {
-    report_parts(plan->run, plan->ranks, plan->count, to);
+    report_parts(plan->run, plan->ranks, plan->count, terms, to);
     fflush(to);
     if (terms) {
         TRY(report_terms(plan->run, plan->ranks[plan->peak_rank].rank, to));
@@ -220,10 +241,13 @@ enum status step_plan_print(const struct step_plan *plan, bool terms, FILE *to)
     if (assumed.length > 0)
         fprintf(to, "assumed of another program: %s\n", assumed.chars);
     text_free(&assumed);
-    TRY(print_memory(plan, terms, to));
     if (plan->profile == NULL)
         fprintf(to, "For the time of a step, set cluster.profile (cuboid profile --list).\n");
     else
-        print_times(plan, to);
+        print_results(plan, to);
+    report_stages(plan->run, terms, to);
+    TRY(print_memory(plan, terms, to));
+    if (plan->profile != NULL)
+        print_times(plan, terms, to);
     return OK;
 }

@@ -346,6 +346,9 @@ enum dtype recipe_main_dtype(const struct recipe *recipe);
 /* Appends the recipe as YAML, every key with its value and, as a comment, its origin. It loads back to the
  * same recipe. */
 void recipe_resolved_text(const struct recipe *recipe, struct text *out);
+/* Appends a recipe with `base`, and the keys that the command line set, those of `chosen` ("key=value
+ * key=value", may be empty) and cluster.device. */
+void recipe_based_text(const struct recipe *recipe, const char *base, const char *chosen, struct text *out);
 /* Same, of the keys that a file or the command line sets. */
 void recipe_given_text(const struct recipe *recipe, struct text *out);
 

@@ -157,15 +157,34 @@ static void add_resolved_row(const struct recipe *recipe, int row, struct text *
     text_free(&from);
 }
 
-static void add_resolved(const struct recipe *recipe, bool given_only, struct text *out)
+/* Which keys are written. */
+struct selection {
+    bool all, files;  // all keys; those of files
+    const char *keys; // "key=value key=value": these
+};
+
+static bool is_selected(const struct recipe *recipe, int row, const struct selection *selection)
+{
+    const enum origin_kind kind = recipe->origin[row].kind;
+    const char *key = recipe_rows[row].key;
+    const size_t length = strlen(key);
+    if (selection->all || kind == FROM_COMMAND_LINE || (selection->files && kind == FROM_FILE))
+        return true;
+    for (const char *at = selection->keys; at != NULL;
+         at = strchr(at, ' ') != NULL ? strchr(at, ' ') + 1 : NULL)
+        if (strncmp(at, key, length) == 0 && at[length] == '=')
+            return true;
+    return false;
+}
+
+static void add_resolved(const struct recipe *recipe, const struct selection *selection, struct text *out)
 {
     for (int s = 0; s < recipe_section_count; s++) {
         const char *section = recipe_sections[s].name;
         bool begun = *section == 0;
         for (int row = 0; row < recipe_row_count; row++) {
-            const enum origin_kind kind = recipe->origin[row].kind;
             if (!recipe_row_in_section(&recipe_rows[row], section) || recipe_rows[row].type == ROW_BASE ||
-                (given_only && kind != FROM_FILE && kind != FROM_COMMAND_LINE))
+                !is_selected(recipe, row, selection))
                 continue;
             if (!begun)
                 text_add(out, "\n%s:\n", section);
@@ -178,13 +197,24 @@ static void add_resolved(const struct recipe *recipe, bool given_only, struct te
 void recipe_resolved_text(const struct recipe *recipe, struct text *out)
 {
     text_add(out, "# The resolved recipe: every key, its value and its origin.\n");
-    add_resolved(recipe, false, out);
+    add_resolved(recipe, &(struct selection){.all = true}, out);
+}
+
+void recipe_based_text(const struct recipe *recipe, const char *base, const char *chosen, struct text *out)
+{
+    struct text keys = {0};
+    text_add(&keys, "cluster.device= %s", chosen);
+    text_add(out, "# The base with the keys that the command line set and a plan chose.\nbase: ");
+    yaml_add_string(out, base, NULL);
+    text_add(out, "\n");
+    add_resolved(recipe, &(struct selection){.keys = keys.chars}, out);
+    text_free(&keys);
 }
 
 void recipe_given_text(const struct recipe *recipe, struct text *out)
 {
     text_add(out, "# The keys that files and the command line set; all others have their defaults.\n");
-    add_resolved(recipe, true, out);
+    add_resolved(recipe, &(struct selection){.files = true}, out);
 }
 
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out)

@@ -550,6 +550,7 @@ static enum status prepare(struct training *training, const struct recipe *recip
     TRY(lock_checkpoints(recipe, &training->run));
     TRY(run_files_collect(&training->run, training->folder.continues ? training->folder.newest : -1));
     report_layout(&training->run, stdout);
+    report_stages(&training->run, false, stdout);
     TRY(report_offload(&training->run, stderr));
     TRY(timeout_check(&training->run));
     TRY(run_plan_make(&training->run, training->source, &training->plan));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Layouts of a recipe that needs more memory than a device has: a sweep (sweep/sweep.h) over its degrees, ZeRO
- * stage and recomputation, also with smaller microbatches and 1F1B, on the same number of ranks. */
+/* Layouts of a recipe that needs more memory than a device has: a sweep (sweep/sweep.h) over its degrees,
+ * ZeRO stage and recomputation, also with smaller microbatches and 1F1B, on the same number of ranks. */
 #pragma once
 
 #include "trainer/plan/advice/advice.h"
