@@ -5,6 +5,7 @@
 #include "tools/cli/schedule/cmd_schedule_print.h"
 #include "tools/cli/schedule/cmd_schedule_progress.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ struct entry {
     int v, chunks;
     bool replicas; // number of copies of the weights
     double makespan, bubble;
+    double idle;   // largest idle share of a rank in the step, with warm-up and cool-down
     int peak;      // peak in chunks, largest of all ranks
     double whole;  // the same in whole microbatches of a rank
     int64_t sends; // largest number of sends of a rank
@@ -54,6 +56,8 @@ static void summarize(const struct schedule *s, const struct simulation *sim, st
     out->bubble = bubble_fraction(sim);
     for (int rank = 0; rank < s->p; rank++) {
         int64_t sends = sends_of(s, rank);
+        if (sim->makespan > 0.0)
+            out->idle = fmax(out->idle, 1.0 - sim->ranks[rank].busy / sim->makespan);
         out->peak = sim->ranks[rank].peak > out->peak ? sim->ranks[rank].peak : out->peak;
         out->sends = sends > out->sends ? sends : out->sends;
     }
@@ -107,7 +111,7 @@ static enum status simulate_family(const struct comparison *c, const struct prog
     return OK;
 }
 
-/* Sorts by makespan; ties by the order of the table; unsupported families last. */
+/* Sorts by step time; ties by the order of the table; unsupported families last. */
 static bool before(const struct entry *a, const struct entry *b)
 {
     if ((a->refusal == NULL) != (b->refusal == NULL))
@@ -125,10 +129,20 @@ static void sort(struct entry *entries, int count)
         }
 }
 
-/* Explains how auto compares with the others. */
+/* Whether ranks idle more in a step than between their first and last actions, which only steps that overlap
+ * gain. */
+static bool needs_overlap(const struct entry *e)
+{
+    return e->idle > e->bubble + 0.01;
+}
+
+/* Explains the columns, and how auto compares with the others. */
 static void print_notes(const struct comparison *c, bool replicas, bool searched)
 {
     const char *before = "\n";
+    printf("\nidle: share of the step time in which the most idle rank waits\n"
+           "bubble: without its waits before its first and after its last action\n"
+           "+ idle falls to the bubble only where steps overlap (pipeline.optimizer_post_validation)\n");
     if (replicas) {
         printf("%s* holds all weights twice%s\n", before,
                searched ? "; not a candidate of auto, which holds weights once" : "");
@@ -151,15 +165,18 @@ static void print_table(const struct comparison *c, const struct entry *entries,
     add_costs(&c->whole, 0, &title);
     printf("p %d, m %d; %s\n\n", c->p, c->m, title.chars);
     text_free(&title);
-    printf("%-12s %2s %10s %9s %17s %12s\n", "schedule", "v", "makespan", "bubble", "peak microbatches",
-           "messages");
-    printf("%-12s %2s %10s %9s %17s %12s\n", "", "", "", "", "(chunks)", "sent");
+    printf("%-12s %2s %10s %9s %9s %17s %12s\n", "schedule", "v", "step time", "idle", "bubble",
+           "peak microbatches", "messages");
+    printf("%-12s %2s %10s %9s %9s %17s %12s\n", "", "", "", "", "", "(chunks)", "sent");
     for (int i = 0; i < count && entries[i].refusal == NULL; i++) {
         const struct entry *e = &entries[i];
         char peak[NUMBER_CHARS];
         snprintf(peak, sizeof peak, "%.4g (%d)", e->whole, e->peak);
-        printf("%s%-*s %2d %10.6g %7.1f %% %17s %12lld\n", e->name, 12 - (int)strlen(e->name),
-               e->replicas ? "*" : "", e->v, e->makespan, 100.0 * e->bubble, peak, (long long)e->sends);
+        printf("%s%-*s %2d %10.6g %7.1f %% %7.1f %% %17s %12lld\n", e->name, 12 - (int)strlen(e->name),
+               e->replicas        ? "*"
+               : needs_overlap(e) ? "+"
+                                  : "",
+               e->v, e->makespan, 100.0 * e->idle, 100.0 * e->bubble, peak, (long long)e->sends);
         replicas = replicas || e->replicas;
         searched = searched || is_auto(e);
     }
@@ -172,7 +189,7 @@ static void print_table(const struct comparison *c, const struct entry *entries,
 
 static void print_json(const struct comparison *c, const struct entry *entries, int count)
 {
-    char a[NUMBER_CHARS], b[NUMBER_CHARS], w[NUMBER_CHARS];
+    char a[NUMBER_CHARS], b[NUMBER_CHARS], d[NUMBER_CHARS], w[NUMBER_CHARS];
     printf("{\"p\": %d, \"m\": %d, ", c->p, c->m);
     print_json_costs(&c->whole);
     printf(",\n \"schedules\": [");
@@ -185,11 +202,12 @@ static void print_json(const struct comparison *c, const struct entry *entries, 
             printf("\"refused\": %s}", refusal.chars);
         else
             printf("\"v\": %d, \"weight_copies\": %d, \"makespan\": %s, \"bubble_fraction\": %s, "
+                   "\"idle_fraction\": %s, "
                    "\"peak_chunks\": %d, "
                    "\"peak_whole\": %s, "
                    "\"messages\": %lld}",
-                   e->v, e->replicas ? 2 : 1, number_text(e->makespan, a), number_text(e->bubble, b), e->peak,
-                   number_text(e->whole, w), (long long)e->sends);
+                   e->v, e->replicas ? 2 : 1, number_text(e->makespan, a), number_text(e->bubble, b),
+                   number_text(e->idle, d), e->peak, number_text(e->whole, w), (long long)e->sends);
         text_free(&refusal);
     }
     puts("]}");
