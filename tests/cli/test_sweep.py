@@ -117,6 +117,18 @@ def test_no_layout(folder):
     expect("a change that fits", re.search(r"makes a layout possible: (tp|train.micro_batch_size)=", done.stdout), done)
 
 
+def test_schedules(folder):
+    """Each schedule has its own virtual stages, not those of the base's; given ones are those of all."""
+    base = os.path.join(folder, "base.yaml")
+    with open(base, "w", encoding="utf-8") as file:
+        file.write(f"base: {BASE}\npipeline: {{schedule: interleaved, virtual_stages: 3}}\n")
+    path = write(folder, {"pipeline.schedule": ["1f1b", "interleaved", "zb-h1", "zb-v"]}, base=base)
+    words = [*COMMON, "tp=2", "pp=2", "--all"]
+    check("all schedules are planned", run("sweep", path, *words), 0, out="4 planned, 0 do not fit, 0 rejected")
+    done = run("sweep", path, *words, "pipeline.virtual_stages=3")
+    check("those of 1f1b are not 3", done, 0, out="1  1f1b supports any p, any m, v = 1\n")
+
+
 def page_of(what, done, path):
     with open(path, encoding="utf-8") as file:
         text = file.read()
@@ -134,6 +146,8 @@ def test_page(folder):
     done = run("sweep", write(folder, axes), *COMMON, "--all", "--html", path)
     check("a page", done, 0)
     page, text = page_of("a page", done, path)
+    expect("the cluster and the command", "Cluster profile dgx-a100-40, 16 ranks on 2 nodes" in text and
+           f"<code>cuboid sweep {folder}" in text and {"MFU", "dp"} <= set(page.texts), done)
     expect("names are escaped, and shown", page.texts.count(hostile) >= 4, done)
     expect("a heat map, a front, reasons", {"svg", "circle", "table"} <= page.names and
            "style=\"background:#" in text and "model.num_attention_heads 16 is not divisible" in text, done)
@@ -187,6 +201,7 @@ def test_refusals(folder):
 with tempfile.TemporaryDirectory() as temporary:
     test_every_layout(temporary)
     test_no_layout(temporary)
+    test_schedules(temporary)
     test_page(temporary)
     test_refusals(temporary)
 print("\n".join(failures) if failures else "all as expected")

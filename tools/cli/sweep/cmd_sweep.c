@@ -9,6 +9,8 @@
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/sweep/sweep_output.h"
 #include "tools/cli/sweep/sweep_run.h"
+#include "trainer/plan/choose/choose.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,7 +53,7 @@ struct arguments {
     double timeout_s;
     const char *launch, *run_dir;
     const char *csv, *html;
-    const char **rest; // the file, overrides, and room for one more
+    const char **rest; // the file, overrides, and room for two more
     int rest_count;
 };
 
@@ -69,7 +71,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
                               .run = -1,
                               .steps = 6,
                               .timeout_s = 600.0,
-                              .rest = calloc((size_t)argc + 2, sizeof(char *))};
+                              .rest = calloc((size_t)argc + 3, sizeof(char *))};
     const struct option options[] = {
         {"--top", OPTION_INTEGER, &out->top, 1, 1e6},
         {"--all", OPTION_FLAG, &out->all, 0, 0},
@@ -152,12 +154,21 @@ static enum status write_csv(const struct sweep *sweep, const char *path)
 }
 
 static enum status write_html(const struct sweep *sweep, const struct sweep_measured *measured,
-                              const char *path)
+                              const struct arguments *arguments)
 {
-    struct text page = {0};
-    sweep_html(sweep, measured, &page);
-    const enum status status = file_write_atomic(path, page.chars, page.length);
+    struct text page = {0}, command = {0};
+    text_add(&command, "cuboid sweep");
+    for (int i = 0; i < arguments->rest_count; i++)
+        if (strcmp(arguments->rest[i], "cluster.device=dry") != 0)
+            text_add(&command, " %s", arguments->rest[i]);
+    if (arguments->all)
+        text_add(&command, " --all");
+    else
+        text_add(&command, " --top %lld", (long long)arguments->top);
+    sweep_html(sweep, measured, command.chars, &page);
+    const enum status status = file_write_atomic(arguments->html, page.chars, page.length);
     text_free(&page);
+    text_free(&command);
     return status;
 }
 
@@ -199,7 +210,7 @@ static enum status run_and_show(const struct sweep *sweep, const struct argument
         return fail(NO_MEMORY, "no memory for %zu runs", sweep->best_count);
     enum status status = run_best(sweep, arguments, measured);
     if (status == OK && arguments->html != NULL)
-        status = write_html(sweep, measured, arguments->html);
+        status = write_html(sweep, measured, arguments);
     free(measured);
     return status;
 }
@@ -212,7 +223,7 @@ static enum status show(struct sweep *sweep, const struct arguments *arguments)
     if (arguments->csv != NULL)
         TRY(write_csv(sweep, arguments->csv));
     if (arguments->html != NULL)
-        TRY(write_html(sweep, NULL, arguments->html));
+        TRY(write_html(sweep, NULL, arguments));
     return arguments->run >= 0 && sweep->best_count > 0 ? run_and_show(sweep, arguments) : OK;
 }
 
@@ -224,18 +235,35 @@ static int64_t best_of(const struct arguments *arguments)
     return arguments->run > arguments->top ? arguments->run : arguments->top;
 }
 
-static enum status read_and_make(const struct arguments *arguments, struct sweep_file *file,
-                                 struct sweep *sweep)
+/* Schedules have their own virtual stages, not those that the base gives to its schedule, unless an axis or
+ * the command line gives them. */
+static void add_own_stages(struct arguments *arguments, const struct sweep_file *file)
+{
+    static const char *const keys[] = {"pipeline.virtual_stages",
+                                       "pipeline.num_layers_per_virtual_pipeline_stage"};
+    bool has_schedules = false, given = false;
+    for (int i = 0; i < file->axis_count; i++) {
+        has_schedules = has_schedules || strcmp(file->axes[i].key, "pipeline.schedule") == 0;
+        given = given || strcmp(file->axes[i].key, keys[0]) == 0 || strcmp(file->axes[i].key, keys[1]) == 0;
+    }
+    for (int i = 1; i < arguments->rest_count; i++)
+        given = given || override_sets_any(arguments->rest[i], keys, 2);
+    if (has_schedules && !given)
+        arguments->rest[arguments->rest_count++] = "pipeline.virtual_stages=auto";
+}
+
+static enum status read_and_make(struct arguments *arguments, struct sweep_file *file, struct sweep *sweep)
 {
     struct problems problems = {0};
     struct watch watch = {.progress = progress_line_begin(), .phase = -1};
-    const struct sweep_options options = {.overrides = arguments->rest + 1,
-                                          .override_count = (size_t)arguments->rest_count - 1,
-                                          .best = best_of(arguments),
-                                          .progress = show_progress,
-                                          .context = &watch};
+    struct sweep_options options = {.overrides = arguments->rest + 1,
+                                    .best = best_of(arguments),
+                                    .progress = show_progress,
+                                    .context = &watch};
     enum status status = sweep_file_read(arguments->rest[0], file, &problems);
     if (status == OK) {
+        add_own_stages(arguments, file);
+        options.override_count = (size_t)arguments->rest_count - 1;
         status = sweep_make(file, &options, sweep, &problems);
         if (status != OK)
             sweep_file_free(file);
@@ -246,7 +274,7 @@ static enum status read_and_make(const struct arguments *arguments, struct sweep
     return status;
 }
 
-static int run(const struct arguments *arguments)
+static int run(struct arguments *arguments)
 {
     struct sweep_file file;
     struct sweep sweep;

@@ -8,6 +8,23 @@
 
 enum { LISTED = 5000, MAX_MAPS = 6 };
 
+static void add_cluster(const struct sweep *sweep, const char *command, struct text *out)
+{
+    struct recipe *recipe = NULL;
+    text_add(out, "<p><code>");
+    html_escaped(out, command);
+    text_add(out, "</code></p>\n");
+    if (sweep->best_count == 0 || sweep_recipe(sweep, sweep->layouts[sweep->best[0]].number, &recipe) != OK)
+        return;
+    text_add(out, "<p>Cluster profile ");
+    html_escaped(out, recipe->cluster.profile);
+    text_add(out, ", %d ranks", recipe_world_size(recipe));
+    if (recipe->cluster.nodes > 0)
+        text_add(out, " on %d nodes", recipe->cluster.nodes);
+    text_add(out, " in the fastest layout.</p>\n");
+    recipe_destroy(recipe);
+}
+
 static void add_counts(const struct sweep *sweep, struct text *out)
 {
     text_add(out, "<p>%lld layouts of ", (long long)sweep->file->layouts);
@@ -26,8 +43,10 @@ static void add_maps(const struct sweep *sweep, struct text *out)
 {
     const struct sweep_file *file = sweep->file;
     int maps = 0;
-    text_add(out, "<h2>Shortest step by pairs of keys</h2>\n<p>Seconds. Grey: no layout was planned; "
-                  "&#8805;: only a lower bound is known.</p>\n");
+    text_add(out,
+             "<h2>Shortest step by pairs of keys</h2>\n<p>Seconds. Yellow: the fastest layout; dark blue: "
+             "twice its step or more. Grey: no layout was planned; &#8805;: only a lower bound is "
+             "known.</p>\n");
     for (int a = 0; a < file->axis_count; a++)
         for (int b = a + 1; b < file->axis_count && maps < MAX_MAPS; b++)
             if (file->axes[a].count > 1 && file->axes[b].count > 1) {
@@ -65,22 +84,34 @@ static void add_measured(const struct sweep_layout *layout, const struct sweep_m
         text_add(out, "<td>-</td><td>-</td>");
 }
 
+static void add_data_ranks(const struct sweep *sweep, int64_t number, struct text *out)
+{
+    struct recipe *recipe = NULL;
+    if (sweep_recipe(sweep, number, &recipe) == OK)
+        text_add(out, "<td>%d</td>", recipe->parallel.data_parallel_size);
+    else
+        text_add(out, "<td>-</td>");
+    recipe_destroy(recipe);
+}
+
 static size_t add_planned(const struct sweep *sweep, const struct sweep_measured *measured, struct text *out)
 {
     size_t rows = 0;
     text_add(out,
              "<h2>Planned layouts, fastest first</h2>\n<table>\n<tr><th></th><th>step, s</th>"
-             "<th>TFLOP/s</th><th>bubble</th><th>memory, GiB</th>%s",
+             "<th>TFLOP/s</th><th>MFU</th><th>bubble</th><th>memory, GiB</th>%s<th>dp</th>",
              measured == NULL ? "" : "<th class=\"text\">run</th><th>measured, s</th><th>error</th>");
     add_axis_heads(sweep, out);
     text_add(out, "</tr>\n");
     for (; rows < sweep->best_count && rows < LISTED; rows++) {
         const struct sweep_layout *layout = &sweep->layouts[sweep->best[rows]];
-        text_add(out, "<tr><td>%zu</td><td>%.4g</td><td>%.4g</td><td>%.1f %%</td><td>%.4g</td>", rows + 1,
-                 layout->step_s, layout->tflops_per_rank, 100.0 * layout->bubble_fraction,
-                 (double)layout->needed_bytes / (1 << 30));
+        text_add(out,
+                 "<tr><td>%zu</td><td>%.4g</td><td>%.4g</td><td>%.1f %%</td><td>%.1f %%</td><td>%.4g</td>",
+                 rows + 1, layout->step_s, layout->tflops_per_rank, 100.0 * layout->mfu,
+                 100.0 * layout->bubble_fraction, (double)layout->needed_bytes / (1 << 30));
         if (measured != NULL)
             add_measured(layout, &measured[rows], out);
+        add_data_ranks(sweep, layout->number, out);
         add_values(sweep, layout->number, out);
         text_add(out, "</tr>\n");
     }
@@ -127,9 +158,11 @@ static void add_others(const struct sweep *sweep, size_t rows, struct text *out)
         text_add(out, "<p>%lld more are not listed.</p>\n", (long long)(others - shown));
 }
 
-void sweep_html(const struct sweep *sweep, const struct sweep_measured *measured, struct text *out)
+void sweep_html(const struct sweep *sweep, const struct sweep_measured *measured, const char *command,
+                struct text *out)
 {
     html_begin(out, sweep->file->path);
+    add_cluster(sweep, command, out);
     add_counts(sweep, out);
     add_maps(sweep, out);
     sweep_html_front(sweep, out);

@@ -150,18 +150,26 @@ static void begin_plot(const char *what, struct text *out)
              LEFT + WIDTH + 20, TOP + HEIGHT + 50, LEFT + WIDTH + 20, TOP + HEIGHT + 50, what);
 }
 
+/* The distance of ticks: 1, 2 or 5 times a power of ten. */
+static double tick_step(const double range[2])
+{
+    const double least = (range[1] - range[0]) / TICKS, power = pow(10.0, floor(log10(least)));
+    const double digit = least / power;
+    return power * (digit <= 1.0 ? 1.0 : digit <= 2.0 ? 2.0 : digit <= 5.0 ? 5.0 : 10.0);
+}
+
 /* x, y: the names of the axes. */
 static void add_ticks(const struct axes *axes, const char *x, const char *y, struct text *out)
 {
     text_add(out, "<rect class=\"axis\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n", LEFT, TOP, WIDTH,
              HEIGHT);
-    for (int i = 0; i <= TICKS; i++) {
-        const double share = (double)i / TICKS;
-        text_add(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>\n", LEFT + WIDTH * share,
-                 TOP + HEIGHT + 18, axes->x[0] + share * (axes->x[1] - axes->x[0]));
+    const double step_x = tick_step(axes->x), step_y = tick_step(axes->y);
+    for (double at = ceil(axes->x[0] / step_x); at * step_x <= axes->x[1]; at += 1.0)
+        text_add(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>\n",
+                 x_of(axes, at * step_x), TOP + HEIGHT + 18, at * step_x);
+    for (double at = ceil(axes->y[0] / step_y); at * step_y <= axes->y[1]; at += 1.0)
         text_add(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n", LEFT - 8,
-                 TOP + HEIGHT * (1.0 - share) + 4, axes->y[0] + share * (axes->y[1] - axes->y[0]));
-    }
+                 y_of(axes, at * step_y) + 4, at * step_y);
     text_add(out,
              "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n"
              "<text x=\"14\" y=\"%d\" text-anchor=\"middle\" transform=\"rotate(-90 14 %d)\">%s</text>\n",

@@ -15,8 +15,10 @@ struct sweep_measured {
 void sweep_print(const struct sweep *sweep, int64_t top, FILE *to);
 /* Appends the valid layouts as a table that cuboid table reads: fastest first, then those that do not fit. */
 MUST_USE enum status sweep_csv(const struct sweep *sweep, struct text *out);
-/* Appends one self-contained HTML page. measured: [sweep->best_count]; NULL: no layout was run. */
-void sweep_html(const struct sweep *sweep, const struct sweep_measured *measured, struct text *out);
+/* Appends one self-contained HTML page. measured: [sweep->best_count]; NULL: no layout was run. command: the
+ * command line. */
+void sweep_html(const struct sweep *sweep, const struct sweep_measured *measured, const char *command,
+                struct text *out);
 
 /* ---- its plots: sweep_html_plots.c ---- */
 

@@ -73,6 +73,35 @@ static void explain(const struct sweep *sweep, const struct recipe_change *chang
     problems_free(&problems);
 }
 
+static const char *schedule_of(const struct sweep *sweep, const struct recipe_change *changes)
+{
+    for (int i = 0; i < sweep->file->axis_count; i++)
+        if (strcmp(changes[i].key, "pipeline.schedule") == 0)
+            return changes[i].value->text;
+    return recipe_variants_base(sweep->variants)->pipeline.schedule;
+}
+
+/* Appends a rule: "1f1b supports any p, any m, v = 1", else the first of the keys that it reads. */
+static void add_rule(const struct sweep *sweep, const struct recipe_change *changes, int rule,
+                     struct text *out)
+{
+    enum { MAX_KEYS = 3 };
+    static const char shape[] = "pipeline.schedule pipeline.virtual_stages ";
+    const char *keys = recipe_rule_keys(rule);
+    const struct schedule_about *about;
+    int count = 1;
+    for (int i = 0; strncmp(keys, shape, sizeof shape - 1) == 0 && (about = schedule_about(i)) != NULL; i++)
+        if (strcmp(about->name, schedule_of(sweep, changes)) == 0) {
+            text_add(out, "%s supports %s", about->name, about->supports);
+            return;
+        }
+    for (; *keys != 0 && (*keys != ' ' || count < MAX_KEYS); keys++) {
+        count += *keys == ' ';
+        text_add(out, *keys == ' ' ? ", " : "%c", *keys);
+    }
+    text_add(out, "%s", *keys != 0 ? ", ..." : "");
+}
+
 /* Counts an invalid layout. The example is made only for the first layout of each reason, since it is
  * slow. */
 static int add_invalid(struct sweep *sweep, const struct recipe_change *changes,
@@ -83,9 +112,10 @@ static int add_invalid(struct sweep *sweep, const struct recipe_change *changes,
         text_add(&what, "constraint %s", violation->constraint->text);
         sweep_layout_text(sweep->file, number, &example);
     } else {
-        const char *keys = violation->rule >= 0 ? recipe_rule_keys(violation->rule) : "inputs of the recipe";
-        for (; *keys != 0; keys++)
-            text_add(&what, violation->rule >= 0 && *keys == ' ' ? ", " : "%c", *keys);
+        if (violation->rule >= 0)
+            add_rule(sweep, changes, violation->rule, &what);
+        else
+            text_add(&what, "inputs of the recipe");
         if (!sweep_has_reason(sweep, SWEEP_INVALID, what.chars))
             explain(sweep, changes, &example);
     }
