@@ -32,7 +32,8 @@ VERIFY = """\
 """
 COLUMNS = ["weights", "gradients", "optimizer", "activations", "communication", "workspace", "data", "host", "total"]
 DRY = "".join(f" {word:>13}" for word in COLUMNS) + "\n    0      0" + "      64.0 MiB" * 8 + "      {all}\n"
-# Pretends to train. FAKE_LOSS: the loss of the first step; FAKE_FAIL: fails when one of the arguments is this word.
+# Pretends to train. FAKE_LOSS: the loss of the first step; FAKE_KERNELS: of attention;
+# FAKE_FAIL: fails when one of the arguments is this word.
 PROGRAM = r"""#!/bin/sh
 seen=" "
 for word in "$@"; do
@@ -62,6 +63,7 @@ plan)
 train)
     [ "$batch" -le "${FAKE_REFUSES:-50}" ] || { echo "it does not fit"; exit 2; }
     mkdir -p "$dir"
+    echo "attention kernels launched: ${FAKE_KERNELS:-wgmma} (forward, backward)"
     i=1
     while [ $i -le "$iters" ]; do
         echo "{\"step\": $i, \"loss\": ${FAKE_LOSS:-5.5}, \"grad_norm\": 1.$i, \"step_time_s\": 0.5," \

@@ -167,6 +167,16 @@ class Reports(FakePrograms):
             for pid in pids.read().split():
                 self.assertFalse(is_alive(pid), pid)
 
+    def test_attention_kernels_of_hopper(self):
+        status, text = self.run_parts("train")
+        line = "attention kernels launched: wgmma (forward, backward)"
+        self.assertIn(f"| gpt2-124m, deterministic, kernels | {line} |", text)
+        self.assertEqual(status, 0, text)
+        status, text = self.run_parts("train", FAKE_KERNELS="mma")
+        self.assertIn("| gpt2-124m, deterministic, attention kernels | **FAILED** (attention kernels launched: mma "
+                      "(forward, backward): not those for Hopper (wgmma)) |", text)
+        self.assertEqual(status, 1, text)
+
     def test_logs_are_bounded(self):
         """The log has the two ends of each command's output, within a limit for all; the last commands are included."""
         log = gpu_session.Log(f"{self.folder}/big.log", 1 << 20)

@@ -86,6 +86,14 @@ def torch_figures(s, model, layers):
         return None, printed[-1] if printed and outcome.status is not None else outcome.why
 
 
+def report_kernels(s, name, out):
+    """The kernels that ran: on Hopper, our attention must be the one for its tensor cores."""
+    for line in re.findall(r"^(?:attention kernels launched|matmul: cuBLASLt has no algorithm).*$", out, re.MULTILINE):
+        s.report.row(f"{name}, kernels", line)
+        if line.startswith("attention") and "wgmma" not in line and re.search(r"\bH[12]00\b", s.gpu_name):
+            s.report.failed(f"{name}, attention kernels", f"{line}: not those for Hopper (wgmma)")
+
+
 def figures_of(s, model, way, overrides, peak):
     """training_figures() of one way to train the model, measured once; None: it failed."""
     key = {"model": model.name, "layers": model.layers, "way": way}
@@ -103,6 +111,8 @@ def figures_of(s, model, way, overrides, peak):
     share = f", {100 * figures['mfu']:.1f} % of the peak" if peak else ""
     s.report.row(f"{model.name}, {way}",
                  f"{figures['tokens_per_s']:.0f} tokens/s, {figures['step_time_s']:.3g} s{share}")
+    if not s.attention:
+        report_kernels(s, f"{model.name}, {way}", outcome.out)
     if way == "fastest":
         backends = re.findall(r"^attention: (.*)$", outcome.out, re.MULTILINE)
         s.report.see("faster", bool(backends), "; ".join(backends) or f"{model.name}: no attention backend printed")
