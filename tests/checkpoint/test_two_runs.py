@@ -158,7 +158,7 @@ def check_without_locks():
             text = log.read()
         assert text.count("checkpoint.save: another run is writing in d/saves: pid ") == turn, text
         assert text.count("warning: logging.run_dir: d/lock cannot be locked (No locks available)") == 2 * turn, text
-        assert text.count("warning") == 2 * turn and "logging.run_dir: another run" not in text, text
+        assert "logging.run_dir: another run" not in text, text
         for path in glob.glob("d/saves/step-*"):
             shutil.rmtree(path)
 
