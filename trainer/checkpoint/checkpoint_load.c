@@ -119,6 +119,8 @@ static enum status check_data(const struct rank_state *w, const struct checkpoin
         die_of(NO_MEMORY, "no memory for the order of the data");
     enum status status =
         data_resume(data, &then, source->manifest.consumed_samples, strict, positions, order);
+    if (status == BAD_CHECKPOINT)
+        status = fail(BAD_CHECKPOINT, "%s: manifest.json: %s", source->folder, fail_text());
     if (status == OK)
         status = data_fingerprint_check(data, source->folder, positions, strict);
     free(positions);

@@ -261,42 +261,87 @@ Test(data_resume, another_sequence_length)
     fixture_free(&f);
 }
 
+/* A record of one segment, or of two that begin at `from` and `next`. */
+static void add_record(const char *sources, const char *from, const char *next, const char *parts,
+                       struct text *out)
+{
+    text_add(out, "{\"sources\": [%s], \"segments\": [", sources);
+    for (int i = 0; i < (next != NULL ? 2 : 1); i++)
+        text_add(out,
+                 "%s{\"from_sample\": %s, \"seq_length\": 4, \"seed\": \"1\", \"pack_documents\": false, "
+                 "\"truncate_documents\": false, \"blend\": [%s]}",
+                 i > 0 ? ", " : "", i > 0 ? next : from, parts);
+    text_add(out, "]}");
+}
+
 Test(data_resume, a_record_is_checked)
 {
-    static const char source[] = "{\"path\": \"a\", \"content\": \"ff\"}";
+#define SOURCE "{\"path\": \"a\", \"content\": \"ff\"}"
+#define PART(source, weight, offset, samples, documents)                                             \
+    "{\"source\": " source ", \"weight\": " weight ", \"offset\": " offset ", \"samples\": " samples \
+    ", \"documents\": " documents "}"
+#define GOOD PART("0", "1", "0", "1", "[0, 1]")
+    static const char most[] = "9223372036854775807";
     static const struct {
-        const char *sources, *from, *part;
-    } bad[] = {
-        {source, "-1",
-         "{\"source\": 0, \"weight\": 1, \"offset\": 0, \"samples\": 1, \"documents\": [0, 1]}"},
-        {source, "0", "{\"source\": 1, \"weight\": 1, \"offset\": 0, \"samples\": 1, \"documents\": [0, 1]}"},
-        {source, "0", "{\"source\": 0, \"weight\": 0, \"offset\": 0, \"samples\": 1, \"documents\": [0, 1]}"},
-        {source, "0",
-         "{\"source\": 0, \"weight\": 1, \"offset\": -1, \"samples\": 1, \"documents\": [0, 1]}"},
-        {source, "0",
-         "{\"source\": 0, \"weight\": 1, \"offset\": 0, \"samples\": -1, \"documents\": [0, 1]}"},
-        {source, "0", "{\"source\": 0, \"weight\": 1, \"offset\": 0, \"samples\": 1, \"documents\": [2, 1]}"},
-        {source, "0", "{\"source\": 0, \"weight\": 1, \"offset\": 0, \"samples\": 1}"},
-        {"{\"path\": 1, \"content\": \"0\"}", "0", ""},
-        {"{\"path\": \"a\", \"content\": \"xyz\"}", "0", ""},
-        {source, "0",
-         "{\"source\": 0, \"weight\": 1, \"offset\": 0, \"samples\": 1, \"documents\": [0, 1]}"}, // good
+        const char *sources, *from, *next, *parts;
+        bool good;
+    } records[] = {
+        {SOURCE, "-1", NULL, GOOD, false},
+        {SOURCE, "1", NULL, GOOD, false}, // samples before it have no source
+        {SOURCE, "0", "0", GOOD, false},
+        {SOURCE, "0", most, GOOD, false},
+        {SOURCE, "0.0", NULL, GOOD, false},
+        {SOURCE, "0", NULL, PART("1", "1", "0", "1", "[0, 1]"), false},
+        {SOURCE, "0", NULL, PART("0", "0", "0", "1", "[0, 1]"), false},
+        {SOURCE, "0", NULL, PART("0", "1", "-1", "1", "[0, 1]"), false},
+        {SOURCE, "0", NULL, PART("0", "1", "9223372036854775807", "1", "[0, 1]"), false},
+        {SOURCE, "0", NULL, PART("0", "1", "0", "-1", "[0, 1]"), false},
+        {SOURCE, "0", NULL, PART("0", "1", "0", "9223372036854775807", "[0, 1]"), false},
+        {SOURCE, "0", NULL, PART("0", "1", "0", "1", "[2, 1]"), false},
+        {SOURCE, "0", NULL, PART("0", "1", "0", "1", "[0, \"1\"]"), false},
+        {SOURCE, "0", NULL, PART("0", "1", "0", "1", "[0]"), false},
+        {SOURCE, "0", NULL, GOOD ", " GOOD, false}, // a source twice
+        {"{\"path\": 1, \"content\": \"0\"}", "0", NULL, "", false},
+        {"{\"path\": \"a\", \"content\": \"xyz\"}", "0", NULL, "", false},
+        {SOURCE, "0", NULL, GOOD, true},
+        {SOURCE, "0", "1", GOOD, true},
+        {SOURCE ", " SOURCE, "0", "1", GOOD ", " PART("1", "1", "0", "1", "[0, 1]"), true},
     };
-    const size_t last = sizeof bad / sizeof *bad - 1;
-    for (size_t i = 0; i <= last; i++) {
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         struct text text = {0};
         struct data_order order;
-        text_add(
-            &text,
-            "{\"sources\": [%s], \"segments\": [{\"from_sample\": %s, \"seq_length\": 4, \"seed\": \"1\", "
-            "\"pack_documents\": false, \"truncate_documents\": false, \"blend\": [%s]}]}",
-            bad[i].sources, bad[i].from, bad[i].part);
+        add_record(records[i].sources, records[i].from, records[i].next, records[i].parts, &text);
         enum status status = data_order_parse(text.chars, text.length, &order);
-        cr_assert_eq(status, i == last ? OK : BAD_DATA, "%s", text.chars);
+        cr_assert_eq(status, records[i].good ? OK : BAD_DATA, "%s", text.chars);
         if (status == OK)
             data_order_free(&order);
         text_free(&text);
     }
     struct data_order order;
     cr_assert_eq(data_order_parse("{}", 2, &order), BAD_DATA);
+}
+
+/* Numbers of a record, or of a checkpoint, that no run reaches: an error, or an offset in range. */
+Test(data_resume, the_largest_numbers)
+{
+    struct fixture f = fixture_make();
+    struct data *data = open_mix(&f, &(struct mix){1, {0}, {1}, 2 * S});
+    const int64_t large = DATA_ORDER_MOST;
+    for (int i = 0; i < 3; i++) {
+        struct data_order then = {0};
+        struct text now = {0};
+        int positions[SOURCES];
+        struct data_segment *segment = data_order_add_segment(&then, 1);
+        segment->seq_length = S;
+        segment->parts[0] = (struct data_order_part){.source = data_order_add_source(&then, f.prefix[0], 0),
+                                                     .weight = 1,
+                                                     .offset = large,
+                                                     .samples = 1};
+        segment->from = i == 1 ? 11 : 0;
+        const int64_t samples = i == 0 ? INT64_MAX : 10;
+        cr_assert_eq(data_resume(data, &then, samples, false, positions, &now), i < 2 ? BAD_CHECKPOINT : OK);
+        text_free(&now);
+    }
+    data_close(data);
+    fixture_free(&f);
 }

@@ -89,11 +89,16 @@ void data_order_text(const struct data_order *order, struct text *out)
 
 /* ---- parsing ---- */
 
+/* An integer from `least` to DATA_ORDER_MOST, so that sums of two do not overflow. */
+static bool is_count(const json_t *value, int64_t least, int64_t *out)
+{
+    *out = json_integer_value(value);
+    return json_is_integer(value) && *out >= least && *out <= DATA_ORDER_MOST;
+}
+
 static bool take_integer(const json_t *object, const char *key, int64_t least, int64_t *out)
 {
-    const json_t *value = json_object_get(object, key);
-    *out = json_is_integer(value) ? json_integer_value(value) : least - 1;
-    return *out >= least;
+    return is_count(json_object_get(object, key), least, out);
 }
 
 /* `digits` in base 10 or 16. */
@@ -124,27 +129,43 @@ static bool take_part(const json_t *object, int sources, struct data_order_part 
         return false;
     out->source = (int)source;
     out->weight = json_number_value(weight);
-    out->first = json_integer_value(json_array_get(range, 0));
-    end = json_integer_value(json_array_get(range, 1));
+    if (!is_count(json_array_get(range, 0), 0, &out->first) ||
+        !is_count(json_array_get(range, 1), out->first, &end))
+        return false;
     out->documents = end - out->first;
-    return isfinite(out->weight) && out->weight > 0.0 && out->first >= 0 && end >= out->first;
+    return isfinite(out->weight) && out->weight > 0.0;
 }
 
+/* The parts of a segment; a source has at most one. */
+static bool take_parts(const json_t *blend, int sources, struct data_segment *s)
+{
+    bool *listed = calloc((size_t)sources + 1, sizeof *listed), good = true;
+    if (listed == NULL)
+        die_of(NO_MEMORY, "no memory for the order of the data");
+    for (int i = 0; i < s->count && good; i++) {
+        struct data_order_part *part = &s->parts[i];
+        good = take_part(json_array_get(blend, (size_t)i), sources, part) && !listed[part->source];
+        listed[part->source] = true;
+    }
+    free(listed);
+    return good;
+}
+
+/* The first segment begins at sample 0, each other one after that before it. */
 static bool take_segment(const json_t *object, struct data_order *order)
 {
     const json_t *blend = json_object_get(object, "blend");
-    const int64_t before = order->segment_count > 0 ? order->segments[order->segment_count - 1].from : -1;
+    const bool is_first = order->segment_count == 0;
+    const int64_t before = is_first ? -1 : order->segments[order->segment_count - 1].from;
     if (!json_is_array(blend) || json_array_size(blend) > UINT16_MAX)
         return false;
     struct data_segment *s = data_order_add_segment(order, (int)json_array_size(blend));
-    bool good = take_integer(object, "from_sample", before + 1, &s->from) &&
-                take_integer(object, "seq_length", 1, &s->seq_length) &&
-                take_unsigned(object, "seed", 10, &s->seed) &&
-                take_bool(object, "pack_documents", &s->pack_documents) &&
-                take_bool(object, "truncate_documents", &s->truncate_documents);
-    for (int i = 0; i < s->count && good; i++)
-        good = take_part(json_array_get(blend, (size_t)i), order->source_count, &s->parts[i]);
-    return good;
+    return take_integer(object, "from_sample", before + 1, &s->from) && (!is_first || s->from == 0) &&
+           take_integer(object, "seq_length", 1, &s->seq_length) &&
+           take_unsigned(object, "seed", 10, &s->seed) &&
+           take_bool(object, "pack_documents", &s->pack_documents) &&
+           take_bool(object, "truncate_documents", &s->truncate_documents) &&
+           take_parts(blend, order->source_count, s);
 }
 
 static bool take_source(const json_t *object, struct data_order *order)

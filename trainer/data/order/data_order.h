@@ -31,6 +31,8 @@
 
 #include <stdint.h>
 
+#define DATA_ORDER_MOST (INT64_MAX / 4) // of the counts below
+
 struct data_order_part {
     int source; // its number
     double weight;

@@ -139,7 +139,8 @@ static void move_offset(struct resume *r, const struct data_segment *then, const
     if (samples == 0)
         samples =
             (int64_t)fmax(1.0, (double)to->samples * (double)now->seq_length / (double)then->seq_length);
-    const int64_t epoch = to->offset / samples;
+    const int64_t most = DATA_ORDER_MOST / (to->samples + 1); // far more than any run reads
+    const int64_t epoch = to->offset / samples < most ? to->offset / samples : most;
     const double part = (double)(to->offset % samples) / (double)samples;
     to->offset = epoch * to->samples + llround(part * (double)to->samples);
     if (!(part > 0.0))
@@ -288,8 +289,10 @@ static enum status report_lost(const struct text *lost, bool strict)
 static enum status resume(struct resume *r, bool strict)
 {
     bool same_blend, same = true;
+    if (r->samples > DATA_ORDER_MOST)
+        return fail(BAD_CHECKPOINT, "consumed_samples %" PRId64 " is more than any run reads", r->samples);
     if (r->last->from > r->samples)
-        return fail(BAD_DATA,
+        return fail(BAD_CHECKPOINT,
                     "the order of the data changes at sample %" PRId64 ", after sample %" PRId64
                     " of the checkpoint",
                     r->last->from, r->samples);
