@@ -74,6 +74,16 @@ def test_help():
     check("a value that is --help", run("generate", "nothing.yaml", "--prompt=--help"), 2, err="nothing.yaml")
 
 
+def test_keys_of_other_trainers():
+    """Every key that docs/from-other-trainers.md names exists."""
+    with open(os.path.join(ROOT, "docs", "from-other-trainers.md"), encoding="utf-8") as page:
+        cells = re.findall(r"^\| .* \| (.*) \|$", page.read(), re.MULTILINE)
+    keys = {key for cell in cells for key in re.findall(r"`([a-z]+\.[a-z_0-9]+)[`:]", cell)} - {"metrics.jsonl"}
+    reference = run("recipe", "--reference")
+    missing = [key for key in keys if f"| `{key.split('.')[1]}` |" not in reference.stdout]
+    expect(f"unknown keys: {missing}", len(keys) > 40 and not missing, reference)
+
+
 def test_version():
     for arguments in [["--version"], ["version"]]:
         done = run(*arguments)
@@ -468,13 +478,13 @@ def test_dry_run():
     expect(f"8000 layers in {many / few:.1f} times the time of 1000", many < 24 * few, done)
 
 
-for test in [test_help, test_version, test_doctor, test_doctor_check, test_profile, test_typing_mistakes, test_numbers,
-             test_output_errors, test_closed_output_is_not_reused, test_model_larger_than_the_machine,
-             test_unusable_input, test_an_evaluation_is_interrupted,
-             test_preparing_a_pipe_is_interrupted, test_closed_pipe,
-             test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_recipe_resolves_threads,
-             test_options_of_other_programs, test_verify_has_its_own_step_count,
-             test_memory_is_exhausted, test_dry_run]:
+for test in [test_help, test_keys_of_other_trainers, test_version, test_doctor, test_doctor_check,
+             test_profile, test_typing_mistakes, test_numbers, test_output_errors,
+             test_closed_output_is_not_reused, test_model_larger_than_the_machine, test_unusable_input,
+             test_an_evaluation_is_interrupted, test_preparing_a_pipe_is_interrupted, test_closed_pipe,
+             test_full_disk, test_prompt, test_recipe_warns_of_missing_files,
+             test_recipe_resolves_threads, test_options_of_other_programs,
+             test_verify_has_its_own_step_count, test_memory_is_exhausted, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)
