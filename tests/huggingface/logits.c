@@ -110,7 +110,7 @@ static enum status rank_main(struct world *world, void *argument)
     struct rank_state state;
     struct window window = {.length = 0};
     float *logits = calloc((size_t)job->run.recipe->model.vocab_size, sizeof *logits);
-    enum status status = rank_create(&job->run, world, false, &state);
+    enum status status = rank_create(&job->run, world, &(struct rank_options){.training = false}, &state);
     if (status == OK)
         status = checkpoint_load(&state, job->checkpoint, CHECKPOINT_WEIGHTS);
     if (status == OK)

@@ -3,6 +3,7 @@
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/host_floats.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,7 @@ static enum status rank_run(struct world *world, const struct traced_run *job)
     struct rank_state state;
     struct trace trace = *job->out;
     world->synchronous = job->options->synchronous;
-    TRY(rank_create(&job->run, world, true, &state));
+    TRY(memory_plan_create_rank(&job->run, world, &state));
     trace.steps = (int)job->run.recipe->train.train_iters;
     trace.rows = state.params.count;
     CHECK(trace.steps <= TRACE_MAX_STEPS && trace.rows <= TRACE_MAX_ROWS);

@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_job.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static enum status rank_main(struct world *world, void *argument)
     struct rank_state state;
     struct memory_checkpoints *memory = NULL;
     struct save_job job;
-    TRY(rank_create(&b->run.run, world, true, &state));
+    TRY(memory_plan_create_rank(&b->run.run, world, &state));
     TRY(memory_checkpoints_open(&state, &memory));
     TRY(save_job_create(&state, &job));
     const size_t bytes = save_job_bytes(&job);

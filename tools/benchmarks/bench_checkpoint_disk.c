@@ -11,6 +11,7 @@
 #include "tools/benchmarks/bench_run.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -164,7 +165,7 @@ static enum status rank_main(struct world *world, void *argument)
     if (block == NULL)
         die_of(NO_MEMORY, "no memory for a block");
     memset(block, 1, BLOCK);
-    TRY(rank_create(&b->run.run, world, true, &state));
+    TRY(memory_plan_create_rank(&b->run.run, world, &state));
     TRY(prepare(&state, b, block));
     for (int i = 0; i < b->rounds; i++)
         TRY(round_of(&state, b, i, block));

@@ -6,7 +6,6 @@
 #include "kernels/device_plan.h"
 #include "parallel/observe_world.h"
 #include "trainer/engine/agree.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,31 +43,14 @@ struct device_options run_device_options(const struct run *run, int threads)
     };
 }
 
-/* Reserves all device memory that training will need, so that a shortage is reported before training
- * starts. */
-static enum status open_device(const struct run *run, const struct world *world, bool training,
+static enum status open_device(const struct run *run, const struct world *world, size_t pool_bytes,
                                struct device **out)
 {
     struct device_options options = run_device_options(run, run_threads(run, world->size));
     options.index = world->device_index;
-    if (!training || !device_traits(options.name)->has_memory_pool)
-        return device_open(&options, out);
-    struct memory_plan plan;
-    TRY(memory_plan_make(run, world->rank, NULL, &plan));
-    options.reserve_bytes = plan.pool_bytes;
-    enum status status = device_open(&options, out);
-    if (status != NO_DEVICE_MEMORY)
-        return status;
-    char size[NUMBER_CHARS];
-    struct text why = {0};
-    text_add(&why, "%s; rank %d needs %s of GPU %d (", fail_text(), world->rank,
-             bytes_text((int64_t)plan.pool_bytes, size), options.index);
-    memory_plan_largest(plan.use.peak_bytes, &why);
-    text_add(&why, "); ");
-    memory_plan_advise(run->recipe, &why);
-    status = fail(status, "%s", text_chars(&why));
-    text_free(&why);
-    return status;
+    if (device_traits(options.name)->has_memory_pool)
+        options.reserve_bytes = pool_bytes;
+    return device_open(&options, out);
 }
 
 static enum status call_hook(enum status (*hook)(void *, struct rank_state *), const struct run *run,
@@ -217,12 +199,14 @@ static enum status attach_observers(struct rank_state *w, bool training)
                                 recipe_last_profiled_step(recipe));
 }
 
-enum status rank_create(const struct run *run, struct world *world, bool training, struct rank_state *out)
+enum status rank_create(const struct run *run, struct world *world, const struct rank_options *options,
+                        struct rank_state *out)
 {
+    const bool training = options->training;
     const struct recipe *recipe = run->recipe;
     *out = (struct rank_state){.run = run, .world = world, .mesh = run->mesh};
     // The device comes first: some transports use it while connecting.
-    TRY(open_device(run, world, training, &out->device));
+    TRY(open_device(run, world, options->pool_bytes, &out->device));
     struct rank_context *me = rank_context();
     struct mesh_coord coord = mesh_coord(&run->mesh, MESH_DENSE, world->rank);
     *me = (struct rank_context){

@@ -137,9 +137,14 @@ struct rank_state {
                            // has changed
 };
 
-/* training=false: weights and forward passes only. */
-MUST_USE enum status rank_create(const struct run *run, struct world *world, bool training,
-                                 struct rank_state *out);
+struct rank_options {
+    bool training;     // false: weights and forward passes only
+    size_t pool_bytes; // of device memory to reserve first, on a device with a memory pool; 0: none
+};
+
+/* Creates a rank. A run that trains on GPUs uses memory_plan_create_rank() (trainer/plan/memory_plan.h). */
+MUST_USE enum status rank_create(const struct run *run, struct world *world,
+                                 const struct rank_options *options, struct rank_state *out);
 void rank_destroy(struct rank_state *state);
 
 /* The configuration of an executor of this rank, for microbatches of `sequences` of `row_tokens` each. */

@@ -98,7 +98,8 @@ static enum status rank_main(struct world *world, void *argument)
     if (evaluation->status != OK)
         return fail(evaluation->status, "%s", text_chars(&evaluation->why));
     // After a failure of this rank alone, peers may still use its memory; the process ends.
-    enum status status = explain(rank_create(&evaluation->run, world, false, &state));
+    enum status status =
+        explain(rank_create(&evaluation->run, world, &(struct rank_options){.training = false}, &state));
     TRY(status);
     status = explain(evaluate_rank(evaluation, &state, &scorer, &result));
     if (status == OK && world->rank == 0)

@@ -307,7 +307,8 @@ static enum status rank_main(struct world *world, void *argument)
     struct rank_state state;
     struct generator generator = {.generation = generation};
     // After a failure of this rank alone, peers may still use its memory; the process ends.
-    enum status status = explain(rank_create(&generation->run, world, false, &state));
+    enum status status =
+        explain(rank_create(&generation->run, world, &(struct rank_options){.training = false}, &state));
     if (status != OK && world->size > 1)
         return status;
     if (status == OK)

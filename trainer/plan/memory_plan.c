@@ -23,7 +23,7 @@ static enum status dry_step(struct world *world, void *argument)
     struct step_result result;
     if (s->recorder != NULL)
         TRY(world_observe(world, tape_recorder_observer(s->recorder)));
-    TRY(rank_create(&s->run, world, true, &state));
+    TRY(rank_create(&s->run, world, &(struct rank_options){.training = true}, &state));
     TRY(checkpoint_reserve(&state));
     if (s->recorder != NULL)
         tape_recorder_record(s->recorder, true);
@@ -173,6 +173,30 @@ void memory_plan_largest(const int64_t *bytes, struct text *out)
                  bytes_text(bytes[most], number));
         listed[most] = true;
     }
+}
+
+enum status memory_plan_create_rank(const struct run *run, struct world *world, struct rank_state *out)
+{
+    struct rank_options options = {.training = true};
+    struct memory_plan plan;
+    char size[NUMBER_CHARS];
+    struct text why = {0};
+    *out = (struct rank_state){.run = run};
+    if (!device_traits(run_device_options(run, 1).name)->has_memory_pool)
+        return rank_create(run, world, &options, out);
+    TRY(memory_plan_make(run, world->rank, NULL, &plan));
+    options.pool_bytes = plan.pool_bytes;
+    enum status status = rank_create(run, world, &options, out);
+    if (status != NO_DEVICE_MEMORY || out->device != NULL)
+        return status; // of an open device: memory_plan_explain()
+    text_add(&why, "%s; rank %d needs %s of GPU %d (", fail_text(), world->rank,
+             bytes_text((int64_t)plan.pool_bytes, size), world->device_index);
+    memory_plan_largest(plan.use.peak_bytes, &why);
+    text_add(&why, "); ");
+    memory_plan_advise(run->recipe, &why);
+    status = fail(status, "%s", text_chars(&why));
+    text_free(&why);
+    return status;
 }
 
 /* Appends the keys that reduce host memory, pinned or not. */

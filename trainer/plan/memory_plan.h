@@ -25,8 +25,13 @@ struct memory_plan {
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
 
-/* Same, and the tape of the step. Equal actions are run once (step_recorder.h). NOT_SUPPORTED for a tape of
- * more than TAPE_MAX_ITEMS. */
+/* rank_create() for training. On a device with a memory pool the planned bytes are reserved first, so that a
+ * shortage is reported before training starts, with this rank's parts and the keys that reduce them. */
+MUST_USE enum status memory_plan_create_rank(const struct run *run, struct world *world,
+                                             struct rank_state *out);
+
+/* As memory_plan_make(), and the tape of the step. Equal actions are run once (step_recorder.h).
+ * NOT_SUPPORTED for a tape of more than TAPE_MAX_ITEMS. */
 MUST_USE enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
                                         struct memory_plan *out, struct tape **tape);
 /* The same tape, for tests: every action is run. */

@@ -417,7 +417,7 @@ static enum status connect_monitors(struct rank_state *w, struct monitor *monito
 
 static enum status run_rank(struct session *session, const struct training *training, struct world *world)
 {
-    TRY(rank_create(&training->run, world, true, &session->rank_state));
+    TRY(memory_plan_create_rank(&training->run, world, &session->rank_state));
     TRY(checkpoint_reserve(&session->rank_state));
     if (training->launched)
         TRY(connect_monitors(&session->rank_state, training->monitor));

@@ -56,7 +56,7 @@ static enum status one_step(struct shared_run *shared, struct world *world, stru
 {
     struct verify_run *step = shared->step;
     struct step_result result;
-    TRY(rank_create(&shared->run, world, true, state));
+    TRY(memory_plan_create_rank(&shared->run, world, state));
     if (step->initial != NULL)
         TRY(snapshot_gather(step->initial, state, SNAPSHOT_WEIGHT));
     if (step->begin != NULL)

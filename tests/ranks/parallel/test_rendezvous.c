@@ -10,6 +10,7 @@
 #include "schedules/schedule.h"
 #include "tests/support/tiny.h"
 #include "trainer/engine/rank_state.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -72,7 +73,7 @@ static enum status one_step(struct test *test, const struct schedule_options *op
     if (status == OK && test->crossed)
         cross_sends(&run.schedule->ranks[1]);
     if (status == OK)
-        status = rank_create(&run, world, true, &state);
+        status = memory_plan_create_rank(&run, world, &state);
     if (status == OK)
         status = rank_step(&state, out);
     if (status == OK)

@@ -168,7 +168,7 @@ static enum status rank_main(struct world *world, void *argument)
 {
     struct checkpoint_run *r = argument;
     struct rank_state state;
-    TRY(rank_create(&r->run, world, true, &state));
+    TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &state));
     enum status status = run_steps(r, &state);
     rank_destroy(&state);
     return status;
@@ -362,7 +362,7 @@ static enum status full_disk_main(struct world *world, void *argument)
 {
     struct checkpoint_run *r = argument;
     struct rank_state state;
-    TRY(rank_create(&r->run, world, true, &state));
+    TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &state));
     enum status status = full_disk(&state);
     rank_destroy(&state);
     return status;
@@ -388,7 +388,7 @@ static enum status save_forever(struct world *world, void *argument)
     struct rank_state w;
     struct step_result result;
     char *found = NULL;
-    TRY(rank_create(&r->run, world, true, &w));
+    TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &w));
     TRY(checkpoint_find("saves", &found));
     if (found != NULL)
         TRY(checkpoint_load(&w, found, CHECKPOINT_RESUME));
@@ -496,12 +496,12 @@ static enum status resumed_main(struct world *world, void *argument)
     const struct checkpoint_run *r = argument;
     struct rank_state state;
     struct step_result result, again;
-    TRY(rank_create(&r->run, world, true, &state));
+    TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &state));
     TRY(rank_step(&state, &result));
     TRY(checkpoint_save(&state));
     TRY(rank_step(&state, &result));
     rank_destroy(&state);
-    TRY(rank_create(&r->run, world, true, &state));
+    TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &state));
     TRY(checkpoint_load(&state, "saves", CHECKPOINT_RESUME));
     TRY(rank_step(&state, &again));
     TRY(check_unreadable_folder(&state));
@@ -527,7 +527,7 @@ static enum status convert_main(struct world *world, void *argument)
 {
     const struct checkpoint_run *r = argument;
     struct rank_state state;
-    TRY(rank_create(&r->run, world, true, &state));
+    TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &state));
     enum status status = checkpoint_load(&state, r->from, CHECKPOINT_RESUME);
     if (status == OK)
         status = checkpoint_save(&state);

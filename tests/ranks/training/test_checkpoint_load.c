@@ -82,7 +82,7 @@ static enum status episode_rank(struct world *world, void *argument)
     struct episode *episode = argument;
     struct rank_state state;
     struct step_result result;
-    TRY(rank_create(&episode->run, world, true, &state));
+    TRY(rank_create(&episode->run, world, &(struct rank_options){.training = true}, &state));
     enum status status = episode->loads ? checkpoint_load(&state, "saves", CHECKPOINT_RESUME) : OK;
     for (int i = 0; status == OK && i < episode->steps; i++)
         status = rank_step(&state, &result);
@@ -248,7 +248,7 @@ static enum status in_place_rank(struct world *world, void *argument)
 {
     const struct episode *episode = argument;
     struct rank_state w;
-    TRY(rank_create(&episode->run, world, true, &w));
+    TRY(rank_create(&episode->run, world, &(struct rank_options){.training = true}, &w));
     const struct owned_param *owned = weights_owned(&w.weights, 0);
     CHECK(owned != NULL && strcmp(w.params.list[0].name, "embedding.weight") == 0);
     const struct slice *slice = &owned->held->slice;
@@ -357,7 +357,7 @@ static enum status staging_rank(struct world *world, void *argument)
     const struct episode *episode = argument;
     struct rank_state w;
     struct staging staging;
-    TRY(rank_create(&episode->run, world, true, &w));
+    TRY(rank_create(&episode->run, world, &(struct rank_options){.training = true}, &w));
     const enum status status = staging_open(&w, world->rank == 1 ? PTRDIFF_MAX : 64, &staging);
     rank_destroy(&w);
     return status == NO_MEMORY ? OK : fail(OUT_OF_BOUND, "staging_open on rank %d: %d", world->rank, status);

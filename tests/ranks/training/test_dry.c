@@ -40,7 +40,7 @@ static enum status rank_main(struct world *world, void *argument)
     struct step_result result;
     double loss;
     bool stop;
-    TRY(rank_create(&job->run, world, true, &state));
+    TRY(rank_create(&job->run, world, &(struct rank_options){.training = true}, &state));
     TRY(checkpoint_reserve(&state));
     for (int i = 0; i < job->steps; i++)
         TRY(rank_step(&state, &result));

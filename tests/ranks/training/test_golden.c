@@ -12,6 +12,7 @@
  * FOLDER holds the golden files; LAYOUT is the number of the only layout to run; CASES are hexadecimal digits:
  * run only those files. */
 #include "tests/ranks/training/golden.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -279,7 +280,7 @@ static enum status rank_body(struct world *world, void *argument)
 {
     struct golden_run *run = argument;
     struct rank_state state;
-    TRY(rank_create(&run->config, world, true, &state));
+    TRY(memory_plan_create_rank(&run->config, world, &state));
     enum status status = OK;
     for (int step = 0; status == OK && step < run->golden->steps; step++) {
         struct step_result result;

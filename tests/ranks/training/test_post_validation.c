@@ -479,7 +479,7 @@ static enum status count_messages(struct world *world, void *argument)
     struct step_result result;
     struct traffic traffic = {.count = 0};
     TRY(world_observe(world, traffic_observer(&traffic)));
-    TRY(rank_create(&messages->run, world, true, &state));
+    TRY(rank_create(&messages->run, world, &(struct rank_options){.training = true}, &state));
     TRY(rank_step(&state, &result));
     const struct traffic_row pp = traffic_of(&traffic, "pp");
     messages->sent[world->rank] = pp.calls[CALL_SEND];

@@ -216,7 +216,7 @@ static enum status use_memory(struct world *world, void *argument)
     struct memory_plan *memory_plan = argument;
     struct rank_state state;
     struct step_result result;
-    TRY(rank_create(&memory_plan->run, world, true, &state));
+    TRY(rank_create(&memory_plan->run, world, &(struct rank_options){.training = true}, &state));
     TRY(rank_step(&state, &result));
     memory_plan->use[world->rank] = device_memory(state.device);
     rank_destroy(&state);

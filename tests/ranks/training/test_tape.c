@@ -137,7 +137,7 @@ static enum status rank_main(struct world *world, void *argument)
     TRY(tape_recorder_create(world->rank, &recorder));
     tap->recorder = tape_recorder_observer(recorder);
     TRY(world_observe(world, (struct observer){.notify = tap_observe, .context = tap}));
-    TRY(rank_create(&job->run, world, true, &state));
+    TRY(memory_plan_create_rank(&job->run, world, &state));
     tape_recorder_record(recorder, true);
     tap->on = true;
     TRY(rank_step(&state, &result));

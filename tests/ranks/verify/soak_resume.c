@@ -112,7 +112,7 @@ static enum status run_rank(struct world *world, void *argument)
     struct resume_run *r = argument;
     struct rank_state state;
     const bool second = strcmp(r->run.recipe->name, "second") == 0;
-    TRY(rank_create(&r->run, world, true, &state));
+    TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &state));
     enum status status = second ? resumed_steps(r, &state) : first_steps(r, &state);
     rank_destroy(&state);
     return status;

@@ -168,7 +168,7 @@ static enum status share_of_dry_rank(struct world *world, void *argument)
 {
     struct dry_share *job = argument;
     struct rank_state state;
-    TRY(rank_create(&job->run, world, true, &state));
+    TRY(rank_create(&job->run, world, &(struct rank_options){.training = true}, &state));
     const enum status status = share_of_rank(&job->run, &state.params, &state.weights, world->rank, job->out);
     rank_destroy(&state);
     return status;

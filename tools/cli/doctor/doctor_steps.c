@@ -8,6 +8,7 @@
 #include "tools/cli/doctor/doctor_time.h"
 #include "trainer/engine/rank_state.h"
 #include "trainer/files/problems.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,7 +264,7 @@ static enum status alone(struct world *world, void *argument)
     double overhead_s = 0.0;
     run.hooks =
         (struct hooks){.context = watch, .on_params_declared = observe, .on_batches_loaded = fill_batches};
-    TRY(rank_create(&run, world, true, &state));
+    TRY(memory_plan_create_rank(&run, world, &state));
     enum status status = train(&state, watch, &overhead_s);
     rank_destroy(&state);
     if (watch->ops != NULL && watch->threads == 1) // all ops are timed
