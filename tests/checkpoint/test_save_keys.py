@@ -274,9 +274,19 @@ def test_best():
         subprocess.run([CUBOID, *command], capture_output=True, check=True, timeout=100)
     done = train("from-best", *keys, f"checkpoint.load={best}", f"train.train_iters={step + 1}")
     assert f"resumes from {best}, step {step}" in done.stdout, done.stdout
+    # A file that is in the way of the link remains; the best checkpoint is kept without it.
+    for i, name in enumerate(["best", "best.new"]):
+        os.remove(best)
+        os.mkdir(f"best/checkpoints/{name}")
+        done = train("best", *keys, f"train.train_iters={22 + i}")
+        assert f"warning: best/checkpoints/{name} is not a link; rename it" in done.stderr, done.stderr
+        assert f" at step {step} (best/checkpoints/step-{step:08})\n" in done.stdout, done.stdout
+        os.rmdir(f"best/checkpoints/{name}")
+        train("best", *keys, f"train.train_iters={22 + i}")
+        expect_best("best", [22 + i])
     # Without the key, the best one is removed like others, and its link with it.
-    train("best", *keys[:-1], "train.train_iters=22")
-    assert steps("best") == [22] and not os.path.lexists(best)
+    train("best", *keys[:-1], "train.train_iters=24")
+    assert steps("best") == [24] and not os.path.lexists(best)
 
 
 def test_late_evaluation():

@@ -23,19 +23,28 @@ static bool is_link(const char *path)
     return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
 }
 
-/* Replaces the link. Another file of its name is kept. */
+/* A file of the user, or a directory, is kept. */
+static enum status refuse_other(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0 && !S_ISLNK(info.st_mode)
+               ? fail(IO_ERROR, "%s is not a link; rename it, so that checkpoint.keep_best can use the name",
+                      path)
+               : OK;
+}
+
+/* Replaces the link. */
 static enum status set_link(const char *save, int64_t step)
 {
     struct text path = {0}, new = {0}, target = {0};
-    struct stat info;
-    enum status status = OK;
     path_in(save, link_name, &path);
     path_in(save, new_name, &new);
     folder_of_step(".", step, "", &target);
-    if (lstat(path.chars, &info) == 0 && !S_ISLNK(info.st_mode))
-        status = fail(IO_ERROR, "%s is not a link; rename it, so that checkpoint.keep_best can use the name",
-                      path.chars);
-    (void)!unlink(new.chars); // left by a run that was killed
+    enum status status = refuse_other(path.chars);
+    if (status == OK)
+        status = refuse_other(new.chars);
+    if (status == OK)
+        (void)!unlink(new.chars); // left by a run that was killed
     if (status == OK &&
         (symlink(target.chars + strlen("./"), new.chars) != 0 || rename(new.chars, path.chars) != 0))
         status = fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/metrics.h"
 
+#include "trainer/checkpoint/checkpoint_best.h"
 #include "trainer/plan/model_flops.h"
 #include "trainer/run/metrics_file.h"
 
@@ -232,12 +233,17 @@ static void print_best(const struct metrics *m)
     printf(", best validation loss %.4f at step %lld", m->best_valid, (long long)m->best_step);
     if (checkpoint->save == NULL || (!checkpoint->keep_best && m->best_step == m->last.step))
         return;
-    struct text hint = {0};
-    text_add(&hint, checkpoint->keep_best ? " (%s/best)" : " (checkpoint.keep_best=true keeps its weights)",
-             checkpoint->save);
-    struct text shown = {0};
+    struct text hint = {0}, shown = {0}, folder = {0};
+    folder_of_step(checkpoint->save, m->best_step, "", &folder); // if the link could not be renewed
+    if (!checkpoint->keep_best)
+        text_add(&hint, " (checkpoint.keep_best=true keeps its weights)");
+    else if (best_read(checkpoint->save).step == m->best_step)
+        text_add(&hint, " (%s/best)", checkpoint->save);
+    else
+        text_add(&hint, " (%s)", folder.chars);
     text_add_printable(&shown, hint.chars, hint.length);
     fputs(shown.chars, stdout);
+    text_free(&folder);
     text_free(&hint);
     text_free(&shown);
 }
