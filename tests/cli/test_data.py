@@ -148,6 +148,20 @@ def test_damaged_archives():
             expect(f"bit {seed} of byte {at} in a {end}", got == [text] or b": corrupt, " in done.stderr, done)
 
 
+def test_compressed_text_that_is_not_read():
+    """What libarchive does not recognize, or cannot read, is not called corrupt text or text."""
+    if not ARCHIVES:
+        return
+    large_window = ZSTD[:4] + b"\0\xA8" + (len(TWO) << 3 | 1).to_bytes(3, "little") + TWO  # 2^31 bytes
+    for name, data, message in [
+            ("begun.bz2", b"BZh91AY&SY", ": corrupt, read up to byte 10: truncated (bzip2)"),
+            ("begun.lz4", LZ4[:4], ": corrupt, read up to byte 4: truncated (lz4)"),
+            ("long.zst", large_window, ": zstd with a window above 128 MiB (--long), which libarchive does not read; "),
+            ("pzstd.zst", b"\x50\x2A\x4D\x18\4\0\0\0abcd" + ZSTD, " is zstd that begins with a skippable frame, ")]:
+        write(name, data)
+        expect_error(name, [name], name + message)
+
+
 def test_what_is_no_text():
     text = "Über 東 ".encode() * 100
     for name, data, message in [

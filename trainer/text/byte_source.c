@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { CHUNK_BYTES = 1 << 20, WAIT_MS = 200 };
@@ -41,6 +43,7 @@ enum status source_next(struct byte_source *source, const char **bytes, int64_t 
 struct file_source {
     struct byte_source bytes;
     int fd;
+    int64_t size; // when it was opened; 0: unknown
     enum status (*progress)(void *context, int64_t bytes);
     void *context;
     char chunk[CHUNK_BYTES];
@@ -65,6 +68,10 @@ static enum status file_source_read(struct byte_source *source, const char **byt
             continue;
         if (got < 0)
             return fail(IO_ERROR, "%s: %s", source->name, strerror(errno));
+        if (got == 0 && source->taken < file->size)
+            return fail(BAD_DATA,
+                        "%s: became shorter while it was read: it ends after byte %" PRId64 " of %" PRId64,
+                        source->name, source->taken, file->size);
         *bytes = file->chunk;
         *count = got;
         return got > 0 ? file->progress(file->context, got) : OK;
@@ -80,6 +87,7 @@ enum status file_source_open(const char *path, enum status (*progress)(void *con
         return fail(NO_MEMORY, "%s: no memory to read it", path);
     file->bytes =
         (struct byte_source){.name = from_standard_input ? "standard input" : path, .read = file_source_read};
+    file->size = 0;
     file->progress = progress;
     file->context = context;
     // O_NONBLOCK: opening a pipe must not wait for its writer, which cannot be stopped.
@@ -88,6 +96,9 @@ enum status file_source_open(const char *path, enum status (*progress)(void *con
         free(file);
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     }
+    struct stat info;
+    if (!from_standard_input && fstat(file->fd, &info) == 0 && S_ISREG(info.st_mode))
+        file->size = info.st_size;
     *out = file;
     return OK;
 }

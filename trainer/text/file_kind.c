@@ -17,6 +17,8 @@ static const struct file_kind kinds[] = {
      NULL},
     {"zstd", KIND_ZSTD, MAGIC("\x28\xB5\x2F\xFD"), NULL},
     {"lz4", KIND_LZ4, MAGIC("\x04\x22\x4D\x18"), NULL},
+    {"zstd that begins with a skippable frame", KIND_OTHER, MAGIC("\x50\x2A\x4D\x18"), // by pzstd
+     "zstd -dc FILE" PREPARE},
     {"UTF-32", KIND_OTHER, MAGIC("\xFF\xFE\0\0"), "iconv -f UTF-32 -t UTF-8 FILE" PREPARE},
     {"UTF-32", KIND_OTHER, MAGIC("\0\0\xFE\xFF"), "iconv -f UTF-32 -t UTF-8 FILE" PREPARE},
     {"UTF-16", KIND_OTHER, MAGIC("\xFF\xFE"), "iconv -f UTF-16 -t UTF-8 FILE" PREPARE},

@@ -120,10 +120,16 @@ static la_ssize_t give_packed(struct archive *archive, void *context, const void
 /* Reports a failure of libarchive, or of the packed source. */
 static enum status archive_failed(const struct unpack *u)
 {
+    const char *why = archive_error_string(u->archive);
     if (u->packed_status != OK)
-        return u->packed_status;                             // with its message
+        return u->packed_status; // with its message
+    if (u->kind->form == KIND_ZSTD && why != NULL && strstr(why, "too much memory") != NULL)
+        return fail(BAD_DATA,
+                    "%s: zstd with a window above 128 MiB (--long), which libarchive does not read; use zstd "
+                    "-dc --long=31 FILE | cuboid data prepare -",
+                    u->packed->name);
     const int64_t at = archive_filter_bytes(u->archive, -1); // -1 after an error of a filter
-    return corrupt(u, at >= 0 ? at : u->packed->taken, archive_error_string(u->archive));
+    return corrupt(u, at >= 0 ? at : u->packed->taken, why);
 }
 
 /* libarchive ends at bytes that begin no further stream of the same form: whatever they are would be lost. */
@@ -184,7 +190,12 @@ static enum status archive_create(struct unpack *u)
         archive_read_support_format_empty(u->archive);
     }
     u->bytes.read = archive_read_next;
-    return archive_read_open(u->archive, u, NULL, give_packed, NULL) == ARCHIVE_OK ? OK : archive_failed(u);
+    if (archive_read_open(u->archive, u, NULL, give_packed, NULL) != ARCHIVE_OK)
+        return archive_failed(u);
+    // A filter that does not recognize its own form, of which it needs more bytes, is left out.
+    return u->kind->form == KIND_TAR || archive_filter_count(u->archive) > 1
+               ? OK
+               : corrupt(u, u->packed->taken, "truncated");
 }
 
 /* The name in the encoding of the archive; in the C locale, libarchive has none for UTF-8 of a pax header. */

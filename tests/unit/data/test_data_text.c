@@ -124,6 +124,36 @@ Test(data_text, a_bad_line_is_named)
     cr_assert_eq(text_read("/tmp", &(struct text_options){0}, &sink), IO_ERROR);
 }
 
+static enum status shorten(void *context, int64_t bytes)
+{
+    return bytes > 0 && truncate(context, 2 << 20) != 0 ? IO_ERROR : OK;
+}
+
+static enum status ignore_text(void *context, const char *bytes, int64_t length)
+{
+    (void)context;
+    (void)bytes;
+    (void)length;
+    return OK;
+}
+
+/* The text before its new end could end in any word. */
+Test(data_text, a_file_that_becomes_shorter_while_it_is_read)
+{
+    enum { LENGTH = 3 << 20 };
+    char path[] = "/tmp/cuboid-text-XXXXXX", *text = malloc(LENGTH);
+    int fd = mkstemp(path);
+    cr_assert(fd >= 0 && text != NULL);
+    memset(text, 'a', LENGTH);
+    cr_assert_eq(write(fd, text, LENGTH), LENGTH);
+    const struct text_sink sink = {.append = ignore_text, .progress = shorten, .context = path};
+    cr_assert_eq(text_read(path, &(struct text_options){0}, &sink), BAD_DATA);
+    cr_assert_not_null(strstr(fail_text(), "ends after byte 2097152 of 3145728"), "%s", fail_text());
+    unlink(path);
+    close(fd);
+    free(text);
+}
+
 /* Files are read in chunks; whatever is at their edges, no byte is lost and every rule applies. */
 Test(data_text, chunk_boundaries_have_no_effect)
 {
