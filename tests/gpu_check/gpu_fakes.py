@@ -161,7 +161,7 @@ class FakePrograms(unittest.TestCase):
         self.write("bin/cuboid.verify", VERIFY)
         self.write("bin/cuboid.dry", DRY.format(all="60.0 GiB"))
         self.program("bin/cuboid_counted", COUNTED)
-        self.write("bin/cuboid.planned", DRY.format(all="2.0 GiB"))
+        self.write("bin/cuboid.planned", "memory of a rank: at most 2.0 GiB (rank 0): weights 1.00 GiB\n")
         self.write("rates", RATES)
         self.program("bin/bench_ops", BENCH)
         for name in ["golden", *gpu_tests.TESTS]:

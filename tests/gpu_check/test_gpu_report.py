@@ -41,6 +41,7 @@ class Figures(unittest.TestCase):
     def test_dry_run(self):
         self.assertEqual(gpu_figures.dry_bytes(DRY.format(all="278.6 MiB")), 278.6 * 2**20)
         self.assertEqual(gpu_figures.dry_bytes(DRY.format(all="512 B")), 512)
+        self.assertEqual(gpu_figures.dry_bytes("memory of a rank: at most 3.0 KiB (rank 2): data 1 B\n"), 3072)
         self.assertIsNone(gpu_figures.dry_bytes("no table"))
 
     def test_training(self):

@@ -45,9 +45,10 @@ def bytes_text(number):
 
 
 def dry_bytes(out):
-    """The total bytes allocated by rank 0, as reported by a dry run or a planned run."""
-    match = re.search(r"^ +0 +0 .* ([0-9.]+ [KMGT]?i?B)$", out, re.MULTILINE)
-    return to_bytes(match.group(1)) if match else None
+    """The bytes that a rank needs at most, from the table of a dry run or the line of a training run."""
+    match = re.search(r"^ +0 +0 .* ([0-9.]+ [KMGT]?i?B)$|^memory of a rank: at most ([0-9.]+ [KMGT]?i?B) ", out,
+                      re.MULTILINE)
+    return to_bytes(match.group(1) or match.group(2)) if match else None
 
 
 def step_calls(out):
