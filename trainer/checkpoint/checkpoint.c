@@ -39,28 +39,6 @@ struct checkpoint_saving {
 
 /* ---- all ranks ---- */
 
-/* Broadcasts the ticket of rank 0 as 32-bit words. */
-static enum status broadcast_ticket(struct rank_state *w, struct save_ticket *ticket)
-{
-    enum { HALF = 8, RUN_WORDS = (RUN_CHARS - 1) / HALF, SAVE_WORDS = (SAVE_CHARS - 1) / HALF };
-    uint32_t words[RUN_WORDS + SAVE_WORDS + 1] = {0};
-    struct save_identity *identity = &ticket->identity;
-    for (int i = 0; i < RUN_WORDS + SAVE_WORDS && w->world->rank == 0; i++) {
-        char digits[HALF + 1] = {0};
-        memcpy(digits, i < RUN_WORDS ? identity->run + i * HALF : identity->save + (i - RUN_WORDS) * HALF,
-               HALF);
-        words[i] = (uint32_t)strtoul(digits, NULL, 16);
-    }
-    words[RUN_WORDS + SAVE_WORDS] = (uint32_t)ticket->attempt;
-    TRY(rank_broadcast_small(w, words, RUN_WORDS + SAVE_WORDS + 1));
-    for (int i = 0; i < RUN_WORDS + SAVE_WORDS; i++)
-        snprintf(i < RUN_WORDS ? identity->run + i * HALF : identity->save + (i - RUN_WORDS) * HALF, HALF + 1,
-                 "%08x", words[i]);
-    identity->step = w->step;
-    ticket->attempt = (int)words[RUN_WORDS + SAVE_WORDS];
-    return OK;
-}
-
 static enum status publish(struct checkpoint_saving *s, const struct save_texts *texts)
 {
     const struct run *run = s->rank_state->run;
@@ -235,7 +213,7 @@ static enum status begin(struct checkpoint_saving *s, bool in_background)
 {
     struct rank_state *w = s->rank_state;
     TRY(rank_agree(w, w->world->rank == 0 ? begin_save(w, &s->ticket) : OK));
-    TRY(broadcast_ticket(w, &s->ticket));
+    TRY(rank_broadcast(w, 0, &s->ticket, sizeof s->ticket));
     folder_of_ticket(w->run->recipe->checkpoint.save, &s->ticket, &s->folder);
     return rank_agree(w, prepare(s, in_background));
 }

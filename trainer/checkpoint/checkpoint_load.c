@@ -127,20 +127,22 @@ static enum status check_data(const struct rank_state *w, const struct checkpoin
     return status;
 }
 
-/* Replaces the text by that of rank 0, without memory of the device: the record is small. */
+/* Replaces the text by that of rank 0. */
 static enum status share_order(struct rank_state *w, struct text *order)
 {
-    int32_t length = (int32_t)order->length;
-    TRY(rank_broadcast(w, &length, 1));
-    const size_t count = ((size_t)length + sizeof length - 1) / sizeof length;
-    int32_t *words = calloc(count + 1, sizeof *words);
-    if (words == NULL)
+    size_t length = order->length;
+    TRY(rank_broadcast(w, 0, &length, sizeof length));
+    char *bytes = calloc(length + 1, 1);
+    if (bytes == NULL)
         die_of(NO_MEMORY, "no memory for the order of the data");
-    memcpy(words, text_chars(order), order->length);
-    const enum status status = rank_broadcast(w, words, (int)count);
-    if (w->world->rank != 0)
-        text_add_bytes(order, (const char *)words, (size_t)length);
-    free(words);
+    if (w->world->rank == 0)
+        memcpy(bytes, text_chars(order), length);
+    const enum status status = rank_broadcast(w, 0, bytes, length);
+    if (w->world->rank != 0) {
+        text_free(order);
+        text_add_bytes(order, bytes, length);
+    }
+    free(bytes);
     return status;
 }
 

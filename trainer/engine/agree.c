@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/agree.h"
 
+#include <stdio.h>
 #include <string.h>
 
-enum { NOTE_INTS = 512 }; // a status, and the whole reason of fail()
+enum { REASON_CHARS = 2048, SHARED_WORDS = 2 * STAT_COUNT };
+
+/* Memory of the device for small messages. Between steps the buffer of the statistics is free, so that saving
+ * needs no additional memory; before it exists, one of its own. */
+static enum status begin_shared(struct rank_state *w, struct buffer *own, struct buffer **out)
+{
+    *out = w->stats_buffer.data != NULL ? &w->stats_buffer : own;
+    _Static_assert((int)AGREE_MAX_VALUES <= (int)STAT_COUNT, "the buffer of the statistics has the space");
+    return *out != own ? OK
+                       : buffer_alloc(w->device, PART_COMMUNICATION, AGREE_MAX_VALUES * sizeof(double), own);
+}
 
 /* Reduces through device memory, as all communication does. */
 static enum status reduce_max(struct rank_state *w, const struct buffer *buffer, double *values, int count)
@@ -17,63 +28,51 @@ static enum status reduce_max(struct rank_state *w, const struct buffer *buffer,
 
 enum status rank_agree_max(struct rank_state *w, double *values, int count)
 {
-    _Static_assert((int)AGREE_MAX_VALUES <= (int)STAT_COUNT,
-                   "the step statistics have buffer for agreed values");
+    struct buffer own = {0}, *buffer;
     CHECK(count <= AGREE_MAX_VALUES);
-    // Between steps the statistics buffer is free: saving needs no additional memory.
-    if (w->stats_buffer.data != NULL)
-        return reduce_max(w, &w->stats_buffer, values, count);
-    struct buffer buffer = {0};
-    TRY(buffer_alloc(w->device, PART_COMMUNICATION, AGREE_MAX_VALUES * sizeof *values, &buffer));
-    enum status status = reduce_max(w, &buffer, values, count);
-    buffer_free(&buffer);
+    TRY(begin_shared(w, &own, &buffer));
+    const enum status status = reduce_max(w, buffer, values, count);
+    buffer_free(&own);
     return status;
 }
 
-enum status rank_broadcast_small(struct rank_state *w, uint32_t *words, int count)
+static enum status broadcast_words(struct rank_state *w, struct buffer *buffer, int32_t *words, int count,
+                                   int root)
 {
-    double values[AGREE_MAX_VALUES] = {0.0};
-    CHECK(count <= AGREE_MAX_VALUES);
-    for (int i = 0; i < count && w->world->rank == 0; i++)
-        values[i] = (double)words[i];
-    TRY(rank_agree_max(w, values, count));
-    for (int i = 0; i < count; i++)
-        words[i] = (uint32_t)values[i];
-    return OK;
-}
-
-static enum status broadcast(struct rank_state *w, struct buffer *buffer, int32_t *note, int count, int root)
-{
-    size_t bytes = (size_t)count * sizeof *note;
-    TRY(copy_to_device(w->compute, buffer->data, note, bytes));
+    const size_t bytes = (size_t)count * sizeof *words;
+    TRY(copy_to_device(w->compute, buffer->data, words, bytes));
     TRY(group_broadcast(w->groups->world, w->compute, tensor_1d(buffer->data, I32, count), root));
-    TRY(copy_to_host(w->compute, note, buffer->data, bytes));
+    TRY(copy_to_host(w->compute, words, buffer->data, bytes));
     return stream_sync(w->compute);
 }
 
-enum status rank_broadcast(struct rank_state *w, int32_t *words, int count)
+enum status rank_broadcast(struct rank_state *w, int root, void *data, size_t bytes)
 {
-    const int most = (int)(w->stats_buffer.bytes / sizeof *words);
-    CHECK(most > 0);
-    for (int at = 0; at < count; at += most)
-        TRY(broadcast(w, &w->stats_buffer, words + at, count - at < most ? count - at : most, 0));
-    return OK;
+    int32_t words[SHARED_WORDS] = {0};
+    struct buffer own = {0}, *buffer;
+    TRY(begin_shared(w, &own, &buffer));
+    enum status status = OK;
+    const size_t most = buffer->bytes < sizeof words ? buffer->bytes / 4 * 4 : sizeof words;
+    for (size_t at = 0; at < bytes && status == OK; at += most) {
+        const size_t part = bytes - at < most ? bytes - at : most;
+        memcpy(words, (char *)data + at, part);
+        status = broadcast_words(w, buffer, words, (int)((part + 3) / 4), root);
+        memcpy((char *)data + at, words, part);
+    }
+    buffer_free(&own);
+    return status;
 }
 
 /* Broadcasts the status and the reason of rank `root`. */
 static enum status broadcast_reason(struct rank_state *w, enum status mine, int root)
 {
-    int32_t note[NOTE_INTS] = {(int32_t)mine};
-    char *reason = (char *)(note + 1);
-    size_t most = (NOTE_INTS - 1) * sizeof *note - 1;
-    const char *text = mine != OK ? fail_text() : "";
-    memcpy(reason, text, strlen(text) < most ? strlen(text) : most);
-    struct buffer buffer = {0};
-    TRY(buffer_alloc(w->device, PART_COMMUNICATION, sizeof note, &buffer));
-    enum status status = broadcast(w, &buffer, note, NOTE_INTS, root);
-    buffer_free(&buffer);
-    TRY(status);
-    return fail((enum status)note[0], "%s", reason);
+    struct {
+        enum status status;
+        char text[REASON_CHARS];
+    } reason = {.status = mine};
+    snprintf(reason.text, sizeof reason.text, "%s", mine != OK ? fail_text() : "");
+    TRY(rank_broadcast(w, root, &reason, sizeof reason));
+    return fail(reason.status, "%s", reason.text);
 }
 
 enum status rank_agree(struct rank_state *w, enum status mine)

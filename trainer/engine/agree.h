@@ -12,8 +12,6 @@ MUST_USE enum status rank_agree(struct rank_state *state, enum status mine);
 enum { AGREE_MAX_VALUES = 8 };
 MUST_USE enum status rank_agree_max(struct rank_state *state, double *values, int count);
 
-/* Collective: broadcasts `count` words of rank 0, through the buffer of the step statistics. */
-MUST_USE enum status rank_broadcast(struct rank_state *state, int32_t *words, int count);
-
-/* Same, for at most AGREE_MAX_VALUES words; also before that buffer is allocated. */
-MUST_USE enum status rank_broadcast_small(struct rank_state *state, uint32_t *words, int count);
+/* Collective: replaces `bytes` of data, which has no pointers, by those of rank `root`; for small data,
+ * through the buffer of the step statistics. */
+MUST_USE enum status rank_broadcast(struct rank_state *state, int root, void *data, size_t bytes);

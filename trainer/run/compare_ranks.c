@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FACT_CHARS = 128, FACT_WORDS = FACT_CHARS / 4 };
+enum { FACT_CHARS = 128 };
 
 struct fact {
     char name[80];
@@ -194,7 +194,7 @@ static enum status find_difference(struct rank_state *state, const struct facts 
         const int count = facts->count - at < AGREE_MAX_VALUES ? facts->count - at : AGREE_MAX_VALUES;
         for (int i = 0; i < count; i++)
             words[i] = facts->list[at + i].checksum;
-        TRY(rank_broadcast_small(state, words, count));
+        TRY(rank_broadcast(state, 0, words, sizeof words));
         for (int i = 0; i < count; i++)
             if (words[i] != facts->list[at + i].checksum && first == 0.0)
                 first = (double)(facts->count - at - i);
@@ -203,18 +203,6 @@ static enum status find_difference(struct rank_state *state, const struct facts 
     TRY(rank_agree_max(state, &first, 1));
     *out = (struct difference){.index = first > 0.0 ? facts->count - (int)first : -1,
                                .is_mine = first > 0.0 && own == first};
-    return OK;
-}
-
-/* Collective: broadcasts the text of rank 0. */
-static enum status broadcast_text(struct rank_state *state, char text[FACT_CHARS])
-{
-    uint32_t words[FACT_WORDS];
-    memcpy(words, text, sizeof words);
-    for (int at = 0; at < FACT_WORDS; at += AGREE_MAX_VALUES)
-        TRY(rank_broadcast_small(state, words + at, AGREE_MAX_VALUES));
-    memcpy(text, words, sizeof words);
-    text[FACT_CHARS - 1] = 0;
     return OK;
 }
 
@@ -229,7 +217,7 @@ static enum status name_odd_rank(struct rank_state *state, const struct fact *fa
     TRY(launcher_find(&launcher));
     TRY(rank_agree_max(state, &like_first, 1));
     snprintf(first, sizeof first, "%.90s, node %.30s", fact->text, launcher.node);
-    TRY(broadcast_text(state, first));
+    TRY(rank_broadcast(state, 0, first, sizeof first));
     enum status mine = OK;
     if (differs && size > 2 && like_first == 0.0)
         mine = fail(BAD_RECIPE, "%s%s: rank 0 (%s) differs from the other ranks (rank %d: %s, node %s)", what,

@@ -404,14 +404,11 @@ struct training {
 /* Connects the monitors of the nodes. Under a launcher only: all ranks decide alike. */
 static enum status connect_monitors(struct rank_state *w, struct monitor *monitor)
 {
-    union {
-        struct control_address address;
-        int32_t words[(sizeof(struct control_address) + sizeof(int32_t) - 1) / sizeof(int32_t)];
-    } shared = {0};
+    struct control_address address = {0};
     if (w->world->rank == 0)
-        TRY(monitor_address(monitor, &shared.address));
-    TRY(rank_broadcast(w, shared.words, sizeof shared.words / sizeof shared.words[0]));
-    monitor_connect(monitor, &shared.address);
+        TRY(monitor_address(monitor, &address));
+    TRY(rank_broadcast(w, 0, &address, sizeof address));
+    monitor_connect(monitor, &address);
     return OK;
 }
 
