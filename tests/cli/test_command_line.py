@@ -6,6 +6,7 @@ no time limits here: meson's limit ends a test that hangs.
     test_command_line.py CUBOID SOURCE_ROOT VERSION"""
 import os
 import re
+import shutil
 import resource
 import signal
 import stat
@@ -97,9 +98,14 @@ def test_typing_mistakes():
     check("trian", run("trian"), 2, err="unknown command trian (did you mean train?)")
     for key, words in [("lr", "optimizer.lr: number above 0; required, such as 3e-4"), ("assume", "assume.attention: "),
                        ("memory.recompute_granularity", "memory.recompute_granularity: none, selective, full; "),
-                       ("zero", "parallel.zero_stage: integer from 0 to 3"), ("partition", "cluster.partition: ")]:
+                       ("zero", "parallel.zero_stage: integer from 0 to 3"),
+                       ("recompute", "recompute is not a key; use memory.recompute_granularity\n"),
+                       ("partition", "cluster.partition: ")]:
         check(f"help {key}", run("help", key), 0, out=words)
     check("help shedule", run("help", "shedule"), 2, err="unknown command shedule (did you mean schedule?)")
+    check("a dataset of a tokenizer that the recipe does not name",
+          run("recipe", os.path.join(ROOT, "recipes", "llama3-8b.yaml")), 0,
+          err="-o data/llama3/web and the model's tokenizer (--tokenizer), since tokenizer.tokenizer_type is none\n")
     check("Train", run("Train", QUICKSTART), 2, err="(did you mean train?)")
     check("xyzzy", run("xyzzy"), 2, err="unknown command xyzzy; run cuboid --help")
     check("only a recipe", run("a.yaml"), 2, err="cuboid train a.yaml")
@@ -127,10 +133,25 @@ def test_typing_mistakes():
     check("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="use an integer from 1 to 1000")
 
 
+def failing_mpirun(folder):
+    """The environment of an mpirun that writes the messages of its ranks into folder/messages, and fails."""
+    real, path = shutil.which("mpirun"), os.path.join(folder, "mpirun")
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"#!/bin/sh\n{real} \"$@\" >{folder}/out && grep p2p {folder}/out >{folder}/messages\n"
+                   "echo -----\necho mpirun stops at once\nexit 1\n")
+    os.chmod(path, 0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
 def test_doctor():
     with tempfile.TemporaryDirectory() as folder:
         profile = os.path.join(folder, "profile.yaml")
-        done = run("doctor", "--profile", profile, "--quick")
+        has_mpi = "mpi    yes" in run("--version").stdout
+        done = run("doctor", "--profile", profile, "--quick", env={**os.environ, **failing_mpirun(folder)})
+        failed = "mpirun -n 2 fails: mpirun stops at once\n" in done.stdout
+        measured = os.path.exists(os.path.join(folder, "messages"))
+        expect("doctor and a failing mpirun", failed == has_mpi and measured == has_mpi, done)
         reported = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
         wanted = {"devices", "transports", "cpu", "launcher", "gpu", "measured", "gemm", "memory", "link", "profile"}
         expect("doctor", done.returncode == 0 and wanted <= reported, done)

@@ -279,6 +279,9 @@ def test_named_checkpoint():
     check("the same again", done, 0, out="resumes from second/checkpoints/step-00000008, step 8, which is newer than "
          "checkpoint.load first/checkpoints/step-00000004\n")
     expect("all its metrics", steps("second") == list(range(5, 11)))
+    check("on another layout", train("third", load, "train.train_iters=5", "dp=2", "tp=1", "pp=1"), 0,
+         out="resumes from first/checkpoints/step-00000004, step 4, resharded from tp 1, pp 1, dp 1\n")
+    os.rename("third", "other")
     os.rename("first", "gone")
     check("the named checkpoint is removed", train("second", load, "train.train_iters=12"), 0,
          out="resumes from second/checkpoints/step-00000010")

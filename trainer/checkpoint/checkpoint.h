@@ -82,3 +82,6 @@ MUST_USE enum status checkpoint_load_newest(struct rank_state *state, struct mem
 
 /* Path of the recipe saved in a checkpoint. `path` as for checkpoint_resolve(). */
 MUST_USE enum status checkpoint_recipe_path(const char *path, char **out);
+/* Appends ", resharded from tp 2, pp 2, dp 2" if the checkpoint that the state was loaded from, at or in
+ * `path`, was written on other degrees; nothing if it cannot be read. */
+void checkpoint_add_resharded(const struct rank_state *state, const char *path, struct text *out);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/checkpoint.h"
 
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,4 +87,27 @@ enum status checkpoint_recipe_path(const char *path, char **out)
     free(folder);
     *out = recipe.chars;
     return OK;
+}
+
+void checkpoint_add_resharded(const struct rank_state *state, const char *path, struct text *out)
+{
+    static const char *const folders[] = {"", "/step-%08lld", "/checkpoints/step-%08lld"};
+    static const char *const axes[] = {"tp", "pp", "dp"};
+    const struct recipe_parallel *p = &state->run->recipe->parallel;
+    const int now[] = {p->tensor_parallel_size, p->pipeline_parallel_size, p->data_parallel_size};
+    struct manifest manifest = {0};
+    bool found = false, same = true;
+    for (int i = 0; i < 3 && !found; i++) {
+        struct text folder = {0};
+        text_add(&folder, "%s", path);
+        text_add(&folder, folders[i], (long long)state->step);
+        found = holds(folder.chars, "manifest.json") && manifest_read(folder.chars, &manifest) == OK;
+        text_free(&folder);
+    }
+    for (int i = 0; i < 3 && found; i++)
+        same = same && manifest_degree(&manifest, axes[i]) == now[i];
+    for (int i = 0; i < 3 && !same; i++)
+        text_add(out, "%s%s %d", i == 0 ? ", resharded from " : ", ", axes[i],
+                 manifest_degree(&manifest, axes[i]));
+    manifest_free(&manifest);
 }

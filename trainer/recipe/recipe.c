@@ -339,8 +339,13 @@ static void apply_override(struct recipe_loader *loader, const char *override, i
 {
     const char *equals = strchr(override, '=');
     if (equals == NULL || equals == override) {
-        problems_add(loader->problems, "command line: %.*s is not key=value", SHOWN,
-                     *override != 0 ? override : "an empty argument");
+        char name[RECIPE_KEY_CHARS];
+        struct text hint = {0};
+        (void)recipe_key_of_option(override, name);
+        (void)recipe_foreign_key(name, &hint);
+        problems_add(loader->problems, "command line: %.*s is not key=value%s", SHOWN,
+                     *override != 0 ? override : "an empty argument", text_chars(&hint));
+        text_free(&hint);
         return;
     }
     char key[128];

@@ -82,11 +82,13 @@ static bool check_path(const struct recipe *recipe, const char *key, const char 
                            problems);
 }
 
-/* The options of `cuboid data prepare` for the tokenizer of the recipe. */
+/* The options of `cuboid data prepare` for the tokenizer of the recipe, which may not know it. */
 static void add_tokenizer_options(const struct recipe *recipe, struct text *out)
 {
     const struct recipe_tokenizer *t = &recipe->tokenizer;
-    if (t->tokenizer_type != TOKENIZER_BYTE && t->tokenizer_type != TOKENIZER_NONE)
+    if (t->tokenizer_type == TOKENIZER_NONE)
+        text_add(out, " and the model's tokenizer (--tokenizer), since tokenizer.tokenizer_type is none");
+    else if (t->tokenizer_type != TOKENIZER_BYTE)
         text_add(out, " --tokenizer %s", recipe_tokenizer_name(recipe));
     if (t->vocab_file != NULL && t->merge_file != NULL)
         text_add(out, " --vocab-file %s --merge-file %s", t->vocab_file, t->merge_file);

@@ -446,6 +446,10 @@ bool recipe_help(const char *name, struct text *out)
         if (strcmp(recipe_sections[s].name, name) == 0)
             text_add(out, "%s: %s\n\n", name, recipe_sections[s].help);
     const int row = out->length > before ? -1 : recipe_row_find_dotted(name);
+    struct text hint = {0};
+    if (out->length == before && row < 0 && recipe_foreign_key(name, &hint))
+        text_add(out, "%s is not a key%s\n", name, hint.chars);
+    text_free(&hint);
     for (int i = 0; i < recipe_row_count; i++) {
         char section[RECIPE_KEY_CHARS];
         snprintf(section, sizeof section, "%.*s", (int)recipe_row_section_length(&recipe_rows[i]),

@@ -98,10 +98,14 @@ static enum status load_checkpoint(struct session *s, bool *own)
         TRY(load_named(s, load));
     if (is_rank_zero(s) && !*own && w->run->recipe->checkpoint.finetune)
         print_line(stdout, "starts at step 0 with weights of %s", load);
-    else if (is_rank_zero(s) && (*own || !is_auto))
-        print_line(stdout, "resumes from %s, step %lld%s%s", *own ? path : load, (long long)w->step,
-                   *own && !is_auto ? ", which is newer than checkpoint.load " : "",
+    else if (is_rank_zero(s) && (*own || !is_auto)) {
+        struct text resharded = {0};
+        checkpoint_add_resharded(w, *own ? path : load, &resharded);
+        print_line(stdout, "resumes from %s, step %lld%s%s%s", *own ? path : load, (long long)w->step,
+                   text_chars(&resharded), *own && !is_auto ? ", which is newer than checkpoint.load " : "",
                    *own && !is_auto ? load : "");
+        text_free(&resharded);
+    }
     free(path);
     return OK;
 }

@@ -167,6 +167,13 @@ Test(recipe, unknown_keys_name_the_nearest)
                  "command line: unknown key tokenizer.zzzzzz; the keys of tokenizer are "
                  "tokenizer_type, vocab_file, merge_file, tokenizer_model\n");
     FOR_OVERRIDE("--tp=2", "command line: --tp=2: keys have no dashes; use tp=2\n");
+    FOR_OVERRIDE("--bf16", "command line: --bf16 is not key=value; use precision.params_dtype=bf16\n");
+    FOR_OVERRIDE(
+        "optimizer.type=adam",
+        "command line: unknown key optimizer.type; use optimizer.name or tokenizer.tokenizer_type\n");
+    FOR_OVERRIDE("parallel.data_parallel_shard_degree=2",
+                 "command line: unknown key parallel.data_parallel_shard_degree; use "
+                 "parallel.data_parallel_size with parallel.zero_stage=3\n");
     FOR_OVERRIDE("--help", "command line: --help is not key=value\n");
     FOR_OVERRIDE("base=x.yaml", "command line: base can only be given in a file\n");
 }

@@ -6,6 +6,7 @@
 #include "tools/cli/doctor/doctor_time.h"
 #include "tools/cli/measure/measure.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -334,6 +335,21 @@ static bool run_processes(int ranks, const char *log, struct cluster_profile *pr
            add_lines(profile, log);
 }
 
+/* Why mpirun has failed: the first of its lines with a letter. */
+static void print_failure(int ranks, const char *log)
+{
+    struct text text = {0};
+    const char *line = file_read(log, &text) == OK ? text_chars(&text) : "";
+    while (*line != '\0' && !isalpha((unsigned char)line[strspn(line, " ")]))
+        line += strcspn(line, "\n") + (line[strcspn(line, "\n")] == '\n');
+    printf("            messages between processes are not measured: mpirun -n %d fails%s%.*s%s\n", ranks,
+           *line != '\0' ? ": " : "", (int)strcspn(line, "\n"), line,
+           geteuid() == 0 && getenv("OMPI_ALLOW_RUN_AS_ROOT") == NULL
+               ? " (as root, set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)"
+               : "");
+    text_free(&text);
+}
+
 /* Prints a line for each number of processes, or that there are none. */
 static void measure_processes(int most_ranks, struct cluster_profile *profile)
 {
@@ -342,7 +358,7 @@ static void measure_processes(int most_ranks, struct cluster_profile *profile)
     for (int ranks = 2; file >= 0 && ranks <= most_ranks && ranks <= MAX_RANKS; ranks *= 2) {
         const size_t before = profile->measured[MEASURED_P2P].count;
         if (!run_processes(ranks, log, profile)) {
-            printf("            messages between processes are not measured: mpirun -n %d fails\n", ranks);
+            print_failure(ranks, log);
             break;
         }
         report(profile, before, ranks, "processes");
