@@ -208,7 +208,7 @@ static void draw_title(const struct chart *c, struct text *out)
             used[s->ranks[rank].actions[i].kind] = true;
     }
     double span = c->sim->ranks[worst].last_end - c->sim->ranks[worst].first_start;
-    text_add(out, "%s   p %d, m %d, v %d   makespan %.10g, bubble %.10g (%.1f %%), peak %.4g microbatch%s",
+    text_add(out, "%s   p %d, m %d, v %d   step time %.10g, bubble %.10g (%.1f %%), peak %.4g microbatch%s",
              s->family->about.name, s->p, s->m, s->v, c->sim->makespan, c->sim->bubble,
              span > 0.0 ? 100.0 * c->sim->bubble / span : 0.0, (double)peak / s->v, peak == s->v ? "" : "es");
     for (int kind = 0; c->colour && kind < ACTION_KIND_COUNT; kind++)

@@ -83,7 +83,7 @@ def check_svg(path, result, critical):
     expect(outlined == expected, outlined, "outlines for", expected, "critical actions")
     width = float(root.get("width"))
     texts = "".join(t.text for t in root.iter(SVG + "text"))
-    expect(f"makespan {result['makespan']:.6g}" in texts, "the title has no makespan:", texts[:200])
+    expect(f"step time {result['makespan']:.6g}" in texts, "the title has no step time:", texts[:200])
     expect(all(float(r.get("x")) + float(r.get("width")) <= width for r in rects), "a rectangle is out of bounds")
 
 

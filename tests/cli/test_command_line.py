@@ -231,7 +231,7 @@ def test_profile():
 def test_numbers():
     """A whole number is written as one, however large."""
     done = run("schedule", "1f1b", "-p", "1", "-m", "500000")
-    check("a long schedule", done, 0, out="\nmakespan 1500000, bubble 0 on rank 0")
+    check("a long schedule", done, 0, out="\nstep time 1500000, bubble 0 on rank 0")
     check("--seed", run("generate", "x", "--prompt", "x", "--seed", "-1"), 2,
          err="use an integer from 0 to 1000000000000000000")
 

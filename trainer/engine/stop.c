@@ -32,6 +32,7 @@ struct stop {
     int interrupts;         // number of SIGINT
     struct text checkpoint; // empty: no checkpoint
     atomic_int *leaving;    // of the monitor; NULL: none
+    const atomic_int *reported;
 };
 
 static const char *name_of(int number)
@@ -85,7 +86,7 @@ static void receive(struct stop *stop, int number, pid_t sender)
         text_add(&line,
                  "%s: the running step is finished and saved, then the run stops; %s ends it at once\n",
                  name_of(number), number == SIGINT ? "a second SIGINT" : "SIGINT twice");
-        if (stop->is_rank_zero)
+        if (stop->is_rank_zero && (stop->reported == NULL || atomic_load(stop->reported) == 0))
             (void)!write(STDERR_FILENO, line.chars, line.length);
     }
     text_free(&line);
@@ -211,12 +212,13 @@ void stop_set_checkpoint(struct stop *stop, const char *where)
     pthread_mutex_unlock(&stop->lock);
 }
 
-void stop_set_leaving(struct stop *stop, atomic_int *leaving)
+void stop_set_leaving(struct stop *stop, atomic_int *leaving, const atomic_int *reported)
 {
     if (stop == NULL)
         return;
     pthread_mutex_lock(&stop->lock);
     stop->leaving = leaving;
+    stop->reported = reported;
     pthread_mutex_unlock(&stop->lock);
 }
 

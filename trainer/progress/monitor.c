@@ -277,3 +277,8 @@ atomic_int *monitor_leaving(struct monitor *m)
 {
     return m != NULL ? &page_process(m->page, page_own_index(m->page))->leaving : NULL;
 }
+
+const atomic_int *monitor_reported(const struct monitor *m)
+{
+    return m != NULL ? page_reported(m->page) : NULL;
+}

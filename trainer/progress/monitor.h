@@ -65,3 +65,5 @@ void monitor_connect(struct monitor *monitor, const struct control_address *addr
 
 /* Set it to 1 before this process exits with a message of its own; NULL without a monitor. */
 atomic_int *monitor_leaving(struct monitor *monitor);
+/* Not 0 once a hang is reported on this node; NULL without a monitor. */
+const atomic_int *monitor_reported(const struct monitor *monitor);

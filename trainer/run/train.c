@@ -477,7 +477,8 @@ static enum status start_monitor(struct training *training, const struct recipe 
     };
     training->launched = launched;
     TRY(monitor_start(&config, &training->monitor));
-    stop_set_leaving(training->run.stop, monitor_leaving(training->monitor));
+    stop_set_leaving(training->run.stop, monitor_leaving(training->monitor),
+                     monitor_reported(training->monitor));
     return OK;
 }
 
@@ -510,7 +511,7 @@ static enum status run_world(struct training *training, const struct recipe *rec
     }
     const struct world_options options = recipe_world(recipe, size);
     enum status status = world_run_as(&options, rank_main, training);
-    stop_set_leaving(training->run.stop, NULL);
+    stop_set_leaving(training->run.stop, NULL, NULL);
     monitor_stop(training->monitor);
     return status;
 }

@@ -31,11 +31,11 @@ static int run(int (*command)(int argc, char **argv), const char *text)
 Test(schedule_command, draws_a_chart_with_totals, .init = cr_redirect_stdout)
 {
     cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 2 -m 2"), 0);
-    cr_assert_stdout_eq_str("1f1b   p 2, m 2, v 1   makespan 9, bubble 3 (33.3 %), peak 2 microbatches\n"
+    cr_assert_stdout_eq_str("1f1b   p 2, m 2, v 1   step time 9, bubble 3 (33.3 %), peak 2 microbatches\n"
                             "rank 0  |F0 F1 ......B0--- ...B1--- |  33.3 % idle  peak 2\n"
                             "rank 1  |   F0 B0--- F1 B1---       |   0.0 % idle  peak 1\n"
                             "         0              5\n"
-                            "makespan 9, bubble 3 on rank 0 (33.3 %), peaks 2 1\n"
+                            "step time 9, bubble 3 on rank 0 (33.3 %), peaks 2 1\n"
                             "critical path: rank 0: 0F0; rank 1: 1F0 .. 1B1 (4); rank 0: 0B1\n"
                             "F, I, W of a whole rank: 1, 1, 1; a message: 0\n");
 }
@@ -54,16 +54,16 @@ Test(schedule_command, accepts_the_time_of_a_whole_backward, .init = cr_redirect
         "cuboid: schedule: compare has I and W apart, and --cost has only b, the time of both; add i= and "
         "w=\n"
         "cuboid: schedule: --cost b=3,i=1: with b, give both i and w, or neither\n");
-    cr_assert_stdout_eq_str("1f1b   p 1, m 1, v 1   makespan 4, bubble 0 (0.0 %), peak 1 microbatch\n"
+    cr_assert_stdout_eq_str("1f1b   p 1, m 1, v 1   step time 4, bubble 0 (0.0 %), peak 1 microbatch\n"
                             "rank 0  |F0 B0------ |   0.0 % idle  peak 1\n"
                             "         0\n"
-                            "makespan 4, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+                            "step time 4, bubble 0 on rank 0 (0.0 %), peaks 1\n"
                             "critical path: rank 0: 0F0 0B0\n"
                             "F, B of a whole rank: 1, 3; a message: 0\n"
-                            "1f1b   p 1, m 1, v 1   makespan 2.5, bubble 0 (0.0 %), peak 1 microbatch\n"
+                            "1f1b   p 1, m 1, v 1   step time 2.5, bubble 0 (0.0 %), peak 1 microbatch\n"
                             "rank 0  |F0 B0-- |   0.0 % idle  peak 1\n"
                             "         0\n"
-                            "makespan 2.5, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+                            "step time 2.5, bubble 0 on rank 0 (0.0 %), peaks 1\n"
                             "critical path: rank 0: 0F0 0B0\n"
                             "F, I, W, B of a whole rank: 1, 1, 1, 1.5; a message: 0\n");
 }
@@ -142,11 +142,11 @@ Test(schedule_command, writes_and_reads_files, .init = cr_redirect_stdout)
     rmdir(folder);
     cr_assert_stdout_eq_str("0F0,,,0B0\n,1F0,1B0\n"
                             "0F0,,,0B0\n,1F0,1B0\n"
-                            "file   p 2, m 1, v 1   makespan 6, bubble 3 (50.0 %), peak 1 microbatch\n"
+                            "file   p 2, m 1, v 1   step time 6, bubble 3 (50.0 %), peak 1 microbatch\n"
                             "rank 0  |F0 .........B0--- |  50.0 % idle  peak 1\n"
                             "rank 1  |   F0 B0---       |   0.0 % idle  peak 1\n"
                             "         0              5\n"
-                            "makespan 6, bubble 3 on rank 0 (50.0 %), peaks 1 1\n"
+                            "step time 6, bubble 3 on rank 0 (50.0 %), peaks 1 1\n"
                             "critical path: rank 0: 0F0; rank 1: 1F0 1B0; rank 0: 0B0\n"
                             "F, I, W of a whole rank: 1, 1, 1; a message: 0\n");
 }
@@ -164,10 +164,10 @@ Test(schedule_command, costs_are_those_of_a_whole_rank, .init = cr_redirect_stdo
         "0,3,1W0,W,1,1,0,,4,7,1\n"
         "0,4,0I0,I,0,0,0,,7,9,1\n"
         "0,5,0W0,W,0,0,0,,9,12,1\n"
-        "zb-v   p 1, m 1, v 2   makespan 12, bubble 0 (0.0 %), peak 1 microbatch\n"
+        "zb-v   p 1, m 1, v 2   step time 12, bubble 0 (0.0 %), peak 1 microbatch\n"
         "rank 0  |0F0 1F0 1I0---- 1W0-------- 0I0---- 0W0-------- |   0.0 % idle  peak 1\n"
         "         0                   5                   10\n"
-        "makespan 12, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+        "step time 12, bubble 0 on rank 0 (0.0 %), peaks 1\n"
         "critical path: rank 0: 0F0 .. 0W0 (6)\n"
         "F, I, W of a whole rank: 2, 4, 6 (of a chunk 1/2 of that); a message: 0\n");
 }
@@ -177,11 +177,11 @@ Test(schedule_command, searches, .init = cr_redirect_stdout)
 {
     cr_assert_eq(run(cmd_schedule, "schedule auto -p 2 -m 2 -v 1 --memory-limit 1 --cost i=2"), 0);
     cr_assert_eq(run(cmd_schedule, "schedule auto -p 1 -m 1 -v 2 --csv"), 0);
-    cr_assert_stdout_eq_str("auto   p 2, m 2, v 1   makespan 14, bubble 6 (42.9 %), peak 1 microbatch\n"
+    cr_assert_stdout_eq_str("auto   p 2, m 2, v 1   step time 14, bubble 6 (42.9 %), peak 1 microbatch\n"
                             "rank 0  |F0 .........I0--- W0 F1 .........I1--- W1 |  42.9 % idle  peak 1\n"
                             "rank 1  |   F0 I0--- W0 .........F1 I1--- W1       |  27.3 % idle  peak 1\n"
                             "         0              5              10\n"
-                            "makespan 14, bubble 6 on rank 0 (42.9 %), peaks 1 1\n"
+                            "step time 14, bubble 6 on rank 0 (42.9 %), peaks 1 1\n"
                             "critical path: rank 0: 0F0; rank 1: 1F0 1I0; rank 0: 0I0 .. 0F1 (3); rank 1: "
                             "1F1 1I1; rank 0: 0I1 0W1\n"
                             "F, I, W of a whole rank: 1, 2, 1; a message: 0\n"
@@ -275,10 +275,10 @@ Test(schedule_command, reads_the_times_of_each_stage, .init = cr_redirect_stdout
                             "1,2,1I0,I,1,0,0,,3.5,4.5,1\n"
                             "1,3,1SEND_B0,SEND_B,1,0,0,0,4.5,5,0\n"
                             "1,4,1W0,W,1,0,0,,4.5,7.5,1\n"
-                            "auto   p 1, m 1, v 2   makespan 8, bubble 0 (0.0 %), peak 1 microbatch\n"
+                            "auto   p 1, m 1, v 2   step time 8, bubble 0 (0.0 %), peak 1 microbatch\n"
                             "rank 0  |0F0 1F0---- 1B0------------ 0B0 |   0.0 % idle  peak 1\n"
                             "         0                   5\n"
-                            "makespan 8, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+                            "step time 8, bubble 0 on rank 0 (0.0 %), peaks 1\n"
                             "critical path: rank 0: 0F0 .. 0B0 (4)\n"
                             "F, I, W of each stage: from its file; a message: 0\n"
                             "{\"schedule\": \"zb-v\", \"p\": 1, \"m\": 1, \"v\": 2,\n"

@@ -53,7 +53,7 @@ void print_schedule_text(const struct simulated *simulated)
     draw_text(s, sim,
               &(struct draw_options){.columns = window.ws_col, .colour = terminal_colours(STDOUT_FILENO)},
               &out);
-    text_add(&out, "makespan %.10g, bubble %.10g on rank %d (%.1f %%), peaks", sim->makespan, sim->bubble,
+    text_add(&out, "step time %.10g, bubble %.10g on rank %d (%.1f %%), peaks", sim->makespan, sim->bubble,
              worst_rank(sim), 100.0 * bubble_fraction(sim));
     for (int rank = 0; rank < sim->p && rank < SHOWN_RANKS; rank++)
         text_add(&out, " %.4g", (double)sim->ranks[rank].peak / s->v);
