@@ -89,7 +89,8 @@ def test_version():
     for arguments in [["--version"], ["version"]]:
         done = run(*arguments)
         lines = done.stdout.splitlines()
-        expect(arguments[0], done.returncode == 0 and lines[0] == "cuboid " + VERSION and
+        first = rf"cuboid {re.escape(VERSION)}( \(commit [0-9a-f]{{10,}}\+?\))?"
+        expect(arguments[0], done.returncode == 0 and re.fullmatch(first, lines[0]) and
                [line.split()[0] for line in lines[1:]] == ["mpi", "blas", "cuda"] and
                lines[2].split()[1] in ("oneDNN", "OpenBLAS"), done)
 

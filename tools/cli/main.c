@@ -78,9 +78,15 @@ static const char *has(const char *name)
     return transport_is_built(name) || device_is_built(name) ? "yes" : "no";
 }
 
+/* In the executable cuboid only (commit.c.in); "" if it was not built in a clone. */
+extern __attribute__((weak)) const char cuboid_commit[];
+
 static void print_version(void)
 {
-    printf("cuboid %s\nmpi    %s\nblas   %s\ncuda   %s\n", VERSION, has("mpi"), BLAS, has("cuda"));
+    const char *commit = cuboid_commit != NULL ? cuboid_commit : "";
+    const bool known = *commit != 0;
+    printf("cuboid %s%s%s%s\nmpi    %s\nblas   %s\ncuda   %s\n", VERSION, known ? " (commit " : "", commit,
+           known ? ")" : "", has("mpi"), BLAS, has("cuda"));
 }
 
 static bool is_help(const char *word)
