@@ -275,6 +275,21 @@ def test_datasets_that_are_not_there():
         expect(words, done.returncode == 2 and message.encode() in done.stderr, done)
 
 
+def test_inputs_are_not_replaced():
+    """An input, or another file, that has the name of an output."""
+    for name in ["text.bin", "text.idx"]:
+        write(name, TWO)
+        for input_name, options, message in [
+                (name, [], "is an input"), (name, ["--overwrite"], "is an input"),
+                ("./" + name, ["--overwrite"], "is an input"), (os.path.join(ROOT, "README.md"), [], "already exists")]:
+            done = subprocess.run([CUBOID, "data", "prepare", input_name, "-o", "text", *options], capture_output=True,
+                                  check=False)
+            with open(name, "rb") as file:
+                expect(f"{input_name} {options}", done.returncode == 2 and message.encode() in done.stderr and
+                       file.read() == TWO, done)
+        os.remove(name)
+
+
 def test_a_dataset_is_named_by_its_prefix():
     """PREFIX.bin and PREFIX.idx are the same dataset when a run resumes."""
     write("text", b"".join(b"%d words of text\n" % i for i in range(300)))

@@ -182,14 +182,29 @@ static int64_t inputs_bytes(const struct data_options *o)
     return total;
 }
 
-static enum status refuse_overwriting(const char *prefix)
+/* Refuses to replace an input, and without --overwrite any file. */
+static enum status refuse_replacing(const char *path, const struct data_options *o)
 {
-    struct text path = {0};
-    text_add(&path, "%s.idx", prefix);
+    struct stat old, input;
+    if (stat(path, &old) != 0)
+        return OK;
+    for (int i = 0; i < o->input_count; i++)
+        if (stat(o->inputs[i], &input) == 0 && input.st_dev == old.st_dev && input.st_ino == old.st_ino)
+            return fail(BAD_USAGE, "-o %s: %s would be replaced, but is an input; use another PREFIX",
+                        o->output, path);
+    return o->overwrite ? OK : fail(BAD_USAGE, "%s already exists; use --overwrite to replace it", path);
+}
+
+static enum status check_replaced(const struct data_options *o)
+{
+    static const char *const endings[] = {"idx", "bin", "mask"};
     enum status status = OK;
-    if (access(path.chars, F_OK) == 0)
-        status = fail(BAD_USAGE, "%s already exists; use --overwrite to replace it", path.chars);
-    text_free(&path);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && status == OK; i++) {
+        struct text path = {0};
+        text_add(&path, "%s.%s", o->output, endings[i]);
+        status = refuse_replacing(path.chars, o);
+        text_free(&path);
+    }
     return status;
 }
 
@@ -229,8 +244,7 @@ static enum status pump_all(struct pump *p, const struct data_options *o, const 
                                    .context = p};
     p->encode.skip = sink.skip;
     p->encode.skip_context = p;
-    if (!o->overwrite)
-        TRY(refuse_overwriting(o->output));
+    TRY(check_replaced(o));
     TRY(dataset_writer_create(o->output, tokenizer_vocab_size(p->encode.tokenizer), &p->writer));
     if (p->encode.chat != NULL)
         TRY(dataset_writer_with_mask(p->writer, p->encode.chat->name));
