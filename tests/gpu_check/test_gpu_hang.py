@@ -6,6 +6,7 @@ not the later one in which its host waits; the run ends with status 1.
     test_gpu_hang.py CUBOID     with emulated GPUs"""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,9 +32,10 @@ def test(layout, rank, action, before):
                           env=os.environ | {"EMULATOR_GPUS": "2", "EMULATOR_STUCK": f"{rank} 3 {action}"})
     reports = [line for line in done.stderr.splitlines() if "stalled in" in line]
     assert done.returncode == 1 and len(reports) == 1, f"{done.returncode} {done.stdout}{done.stderr}"
-    for part in (f"step 3: rank {rank} (", f" stalled in {action} for 3.", f"its GPU executes {action} after {before}",
-                 f"rank {1 - rank} waits for "):
+    for part in (f"step 3: rank {rank} (", f"its GPU executes {action} after {before}", f"rank {1 - rank} waits for "):
         assert part in reports[0], f"no '{part}' in {reports[0]}"
+    stalled = re.search(rf" stalled in {action} for ([0-9.]+) s", reports[0])
+    assert stalled is not None and float(stalled.group(1)) >= 3, reports[0]
     with open("run/hang-3.json", encoding="utf-8") as file:
         gpu = {entry["rank"]: entry["gpu_current"] for entry in json.load(file)["ranks"]}
     assert gpu == {rank: action, 1 - rank: ""}, gpu
