@@ -450,7 +450,7 @@ static const struct expectation {
     {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
     {"local", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [test->world->size == 0", 1, NULL},
     {"local", "one_lost_step", "out of sync", 1, NULL},
-    {"local", "all_hang", "rank # (pp 0 dp 0 tp 0, node x) stalled in start for 0.", 1,
+    {"local", "all_hang", "rank # (pp 0 dp 0 tp 0, node x) stalled in start for ", 1,
      ": its thread sleeps in a system call (S); if start is only slow, set "
      "resilience.heartbeat_timeout_seconds above"},
     {"local", "one_hangs", HANGS, 1, SLOW},
