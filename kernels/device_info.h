@@ -8,7 +8,7 @@
 MUST_USE enum status device_count(const char *name, int *out);
 /* Describes one: "NVIDIA H200, compute capability 9.0, 139.8 GiB, 0000:1b:00.0". */
 MUST_USE enum status device_describe(const char *name, int index, struct text *out);
-/* Describes its libraries, as found here: "driver CUDA 13.0, runtime 13.0, cuBLASLt 13.0.2". */
+/* Describes its libraries, as found here: "driver CUDA 13.0, runtime 12.4, cuBLASLt 12.4.5". */
 void device_describe_libraries(const char *name, struct text *out);
 
 /* The same as values. */

@@ -19,10 +19,10 @@ SMALL = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_dec
          "cluster.transport=nccl", "dp=2", "precision.params_dtype=bf16", "checkpoint.save=none",
          "model.make_vocab_size_divisible_by=8"]
 FILES = {"libcublasLt.so.13": CUBLASLT, "libcudnn.so.9": CUDNN, "libnccl.so.2": NCCL}
-WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it requires cuBLASLt 13.0 or newer", "cluster.device=cpu"],
+WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it requires cuBLASLt 12.4 or newer", "cluster.device=cpu"],
           "libcudnn.so.9": ["model.attention_backend cudnn: ", "it requires cuDNN 9.15.1 or newer",
                             "use model.attention_backend own"],
-          "libnccl.so.2": ["cluster.transport nccl: ", "NCCL 2.26 or newer is required",
+          "libnccl.so.2": ["cluster.transport nccl: ", "NCCL 2.20 or newer is required",
                            "a single rank does not need it"]}
 
 
@@ -76,13 +76,22 @@ class Libraries(unittest.TestCase):
         done = self.train("model.attention_backend=cudnn")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_of_cuda_12(self):
+        """The oldest versions, under cuBLASLt's other name. The emulated NCCL rejects unordered messages."""
+        self.replace("libcublasLt.so.13")
+        os.symlink(CUBLASLT, f"{self.libraries}/libcublasLt.so.12")
+        done = self.train(EMULATOR_CUBLASLT="120402", EMULATOR_NCCL="22005")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("cuBLASLt 12.4.2", self.run_program("doctor", EMULATOR_CUBLASLT="120402").stdout)
+
     def test_missing(self):
         for name, path in FILES.items():
             self.replace(name)
             with self.subTest(name=name):
                 if any(name in files for place in ("/lib", "/usr/lib") for _, _, files in os.walk(place)):
                     self.skipTest("the system has this library")
-                self.rejected(name, f"no {name} on LD_LIBRARY_PATH, in the system's folders or in /usr/")
+                names = f"{name} or libcublasLt.so.12" if "cublas" in name else name
+                self.rejected(name, f"no {names} on LD_LIBRARY_PATH, in the system's folders or in /usr/")
             os.symlink(path, f"{self.libraries}/{name}")
 
     def test_truncated(self):
@@ -100,10 +109,10 @@ class Libraries(unittest.TestCase):
                 self.replace(name, path)
 
     def test_too_old(self):
-        self.rejected("libcublasLt.so.13", f"{self.libraries}/libcublasLt.so.13 is cuBLASLt 12.9.1",
-                     EMULATOR_CUBLASLT="120901")
+        self.rejected("libcublasLt.so.13", f"{self.libraries}/libcublasLt.so.13 is cuBLASLt 12.3.4",
+                     EMULATOR_CUBLASLT="120304")
         self.rejected("libcudnn.so.9", f"{self.libraries}/libcudnn.so.9 is cuDNN 9.15.0", EMULATOR_CUDNN="91500")
-        self.rejected("libnccl.so.2", f"{self.libraries}/libnccl.so.2 is NCCL 2.25.1", EMULATOR_NCCL="22501")
+        self.rejected("libnccl.so.2", f"{self.libraries}/libnccl.so.2 is NCCL 2.19.4", EMULATOR_NCCL="21904")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,14 @@
 
 #include <cudnn_graph.h>
 
+/* Headers before cuDNN 9.8 lack plans without a GPU; the library is newer in any case (CUDNN_OLDEST). */
+#if CUDNN_VERSION < 90800
+#define CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR       ((cudnnBackendDescriptorType_t)38)
+#define CUDNN_ATTR_ENGINEHEUR_DEVICEPROP          ((cudnnBackendAttributeName_t)204)
+#define CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP      ((cudnnBackendAttributeName_t)407)
+#define CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION ((cudnnBackendAttributeName_t)2702)
+#endif
+
 #define CUDNN_FUNCTIONS(X)           \
     X(cudnnGetVersion)               \
     X(cudnnGetErrorString)           \

@@ -9,15 +9,15 @@
 
 static enum status open_checked(struct cudnn_library *cudnn)
 {
-    static const char file[] = "libcudnn.so.9";
+    static const char *const files[] = CUDNN_FILES;
     const struct library_function functions[] = {
 #define ROW(name) {#name, &cudnn->name},
         CUDNN_FUNCTIONS(ROW)
 #undef ROW
     };
-    TRY(library_open(file, CUDA_LIBRARY_DIR, functions, sizeof functions / sizeof *functions,
+    TRY(library_open(files, CUDA_LIBRARY_DIR, functions, sizeof functions / sizeof *functions,
                      &cudnn->module));
-    return library_check_version(cudnn->module, file, "cuDNN", cudnn->cudnnGetVersion(), CUDNN_OLDEST);
+    return library_check_version(cudnn->module, "cuDNN", cudnn->cudnnGetVersion(), CUDNN_OLDEST);
 }
 
 enum status cudnn_library_open(struct cudnn_library *out)

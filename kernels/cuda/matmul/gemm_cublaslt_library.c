@@ -8,18 +8,18 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-enum { OLDEST = 130000 };
+enum { OLDEST = 120400 }; // every function in use is older; no older version is compiled against
 
 static enum status open_checked(struct cuda_library *lt)
 {
-    static const char file[] = "libcublasLt.so.13";
+    static const char *const files[] = CUBLASLT_FILES;
     const struct library_function functions[] = {
 #define ROW(name) {#name, &lt->name},
         CUBLASLT_FUNCTIONS(ROW)
 #undef ROW
     };
-    TRY(library_open(file, CUDA_LIBRARY_DIR, functions, sizeof functions / sizeof *functions, &lt->module));
-    return library_check_version(lt->module, file, "cuBLASLt", lt->cublasLtGetVersion(), OLDEST);
+    TRY(library_open(files, CUDA_LIBRARY_DIR, functions, sizeof functions / sizeof *functions, &lt->module));
+    return library_check_version(lt->module, "cuBLASLt", lt->cublasLtGetVersion(), OLDEST);
 }
 
 enum status cublaslt_library_open(struct cuda_library *lt)
@@ -27,7 +27,7 @@ enum status cublaslt_library_open(struct cuda_library *lt)
     if (open_checked(lt) == OK)
         return OK;
     return fail(NOT_SUPPORTED,
-                "cluster.device cuda: %s; it requires cuBLASLt 13.0 or newer, from the CUDA toolkit: put "
+                "cluster.device cuda: %s; it requires cuBLASLt 12.4 or newer, from the CUDA toolkit: put "
                 "its folder on LD_LIBRARY_PATH, or use cluster.device=cpu",
                 fail_text());
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/cuda_info.h"
 
+#include "kernels/cuda/runtime/library.h"
 #include "kernels/cuda/runtime/message.h"
 
 #include <dlfcn.h>
@@ -44,22 +45,25 @@ enum status cuda_query_info(int index, struct device_info *out)
 }
 
 /* For a library that returns its version in a size_t: major, minor and patch in decimal. */
-static void add_library(struct text *out, const char *what, const char *file, const char *function,
+static void add_library(struct text *out, const char *what, const char *const files[], const char *function,
                         size_t major)
 {
     size_t (*version_of)(void) = NULL;
     char here[512];
-    snprintf(here, sizeof here, "%s/%s", CUDA_LIBRARY_DIR, file);
-    void *module = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
-    if (module == NULL)
-        module = dlopen(here, RTLD_LAZY | RTLD_LOCAL);
+    void *module = NULL;
+    for (int i = 0; module == NULL && files[i] != NULL; i++) {
+        snprintf(here, sizeof here, "%s/%s", CUDA_LIBRARY_DIR, files[i]);
+        module = dlopen(files[i], RTLD_LAZY | RTLD_LOCAL);
+        if (module == NULL)
+            module = dlopen(here, RTLD_LAZY | RTLD_LOCAL);
+    }
     void *address = module != NULL ? dlsym(module, function) : NULL;
     memcpy(&version_of, &address, sizeof version_of);
     if (version_of != NULL) {
         size_t version = version_of();
         text_add(out, ", %s %zu.%zu.%zu", what, version / major, version % major / 100, version % 100);
     } else {
-        text_add(out, ", %s not found (%s, LD_LIBRARY_PATH)", what, file);
+        text_add(out, ", %s not found (%s, LD_LIBRARY_PATH)", what, files[0]);
     }
     if (module != NULL)
         dlclose(module);
@@ -75,6 +79,6 @@ void cuda_describe_libraries(struct text *out)
     else
         text_add(out, "no NVIDIA driver found");
     text_add(out, ", this build has %s%d.%d", driver > 0 ? "" : "CUDA ", runtime / 1000, runtime % 1000 / 10);
-    add_library(out, "cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion", 10000);
-    add_library(out, "cuDNN", "libcudnn.so.9", "cudnnGetVersion", 10000);
+    add_library(out, "cuBLASLt", (const char *const[])CUBLASLT_FILES, "cublasLtGetVersion", 10000);
+    add_library(out, "cuDNN", (const char *const[])CUDNN_FILES, "cudnnGetVersion", 10000);
 }

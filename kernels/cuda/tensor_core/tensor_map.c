@@ -13,6 +13,17 @@ typedef CUresult (*encoder)(CUtensorMap *map, CUtensorMapDataType type, cuuint32
                             CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                             CUtensorMapFloatOOBfill fill);
 
+/* The driver's function as CUDA 12.0 defined it. The runtime can name that version since CUDA 12.5; before,
+ * it returns the function of its own version, which is the same: there is none newer. */
+static cudaError_t find_function(const char *name, void **out, enum cudaDriverEntryPointQueryResult *answer)
+{
+#if CUDART_VERSION >= 12050
+    return cudaGetDriverEntryPointByVersion(name, out, SINCE_CUDA, cudaEnableDefault, answer);
+#else
+    return cudaGetDriverEntryPoint(name, out, cudaEnableDefault, answer);
+#endif
+}
+
 enum status tensor_map_open(const struct cuda_gpu *gpu, cuda_tensor_encoder *out)
 {
     static const char name[] = "cuTensorMapEncodeTiled";
@@ -20,9 +31,7 @@ enum status tensor_map_open(const struct cuda_gpu *gpu, cuda_tensor_encoder *out
     enum cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
     cuda_tensor_encoder encode = NULL;
     if (gpu->major == 9 && gpu->minor == 0) {
-        TRY(cuda_check(NULL,
-                       cudaGetDriverEntryPointByVersion(name, &found, SINCE_CUDA, cudaEnableDefault, &answer),
-                       "cudaGetDriverEntryPointByVersion"));
+        TRY(cuda_check(NULL, find_function(name, &found, &answer), "cudaGetDriverEntryPoint"));
         if (answer != cudaDriverEntryPointSuccess || found == NULL)
             return fail(NOT_SUPPORTED, "cluster.device cuda: the driver lacks %s, which CUDA %d.%d added",
                         name, SINCE_CUDA / 1000, SINCE_CUDA % 1000 / 10);

@@ -17,8 +17,9 @@
  * and use NCCL's own.
  *
  * Caution: messages of one comm run one after the other in call order (comm.h); those of different comms
- * start in the order of this rank's calls (NCCL_LAUNCH_ORDER_IMPLICIT). The enqueued messages must therefore
- * complete even if every message blocked until its peer arrived: the schedule checker guarantees it. */
+ * start in the order of this rank's calls (NCCL_LAUNCH_ORDER_IMPLICIT), or, before NCCL 2.26, each after the
+ * one before (an event per rank). The enqueued messages must therefore complete even if every message blocked
+ * until its peer arrived: the schedule checker guarantees it. */
 #include "parallel/transports/nccl/comm_nccl.h"
 #include "parallel/transports/nccl/comm_nccl_scratch.h"
 #include "parallel/transports/transports.h"
@@ -50,7 +51,7 @@ static ncclDataType_t type_of(enum dtype dtype)
     case I64:
         return ncclInt64;
     case BF16:
-        return ncclBfloat16;
+        return (ncclDataType_t)NCCL_BFLOAT16;
     case F16:
         return ncclFloat16;
     case DTYPE_COUNT:
@@ -113,6 +114,7 @@ static enum status begin(struct comm *comm, struct stream *stream, enum call cal
         return BAD_ARGUMENT;
     }
     TRY(cuda_message_begin(stream, &out->queue));
+    TRY(nccl_wait_for_turn(c->world, out->queue->stream));
     rank_context_set_wait(out->name); // a call blocks if the GPU's queue is full
     return OK;
 }
@@ -121,6 +123,7 @@ static enum status end(const struct nccl_call *call, enum status status)
 {
     rank_context_set_wait("");
     TRY(status);
+    TRY(nccl_pass_turn(call->c->world, call->queue->stream));
     return cuda_message_end(call->queue, call->name, &call->c->world->guard);
 }
 
@@ -480,7 +483,8 @@ static enum status warm_up_connections(struct nccl_comm *c)
     const struct nccl_library *nccl = library_of(c);
     const struct comm *comm = &c->comm;
     char *buffer = c->world->warm_up_buffer;
-    cudaStream_t stream = c->world->warm_up;
+    cudaStream_t stream = c->world->warm_up; // idle at the end: it has no turn to pass
+    TRY(nccl_wait_for_turn(c->world, stream));
     TRY(nccl_check(nccl, c, nccl->ncclAllReduce(buffer, buffer, 1, ncclInt32, ncclSum, c->nccl, stream),
                    "ncclAllReduce", comm->name));
     if (comm->size > MAX_CONNECTED_RANKS && c->world->job->options->nondeterministic)

@@ -8,6 +8,8 @@
 #include <nccl.h>
 #include <stdatomic.h>
 
+enum { NCCL_BFLOAT16 = 9 }; // ncclBfloat16, which older headers define for C++ only
+
 /* The library functions in use. */
 #define NCCL_FUNCTIONS(X)    \
     X(ncclGetVersion)        \
@@ -43,6 +45,7 @@ MUST_USE enum status nccl_library_open(struct nccl_library *out);
 /* State shared by the ranks of a process. */
 struct nccl_job {
     struct nccl_library nccl;
+    bool chained; // NCCL does not order the messages of different comms: the transport does
     const struct world_options *options;
     enum status (*body)(struct world *world, void *argument);
     void *argument;
@@ -66,6 +69,7 @@ struct nccl_world {
     struct device *host;     // for messages of the bootstrap world
     struct stream *stream;
     cudaStream_t warm_up; // for the first message of each comm
+    cudaEvent_t last;     // chained: recorded after each message, awaited by the next
     void *warm_up_buffer; // for these messages: one element per rank, and one more
     struct nccl_comm *comms;
 };
@@ -80,5 +84,9 @@ MUST_USE enum status nccl_run(const struct world_options *options,
 MUST_USE enum status nccl_comm_create(struct world *world, const char *name, int64_t id, const int *ranks,
                                       int count, struct comm **out);
 void nccl_comm_destroy(struct comm *comm);
+/* Chained: the stream waits for this rank's previous message. */
+MUST_USE enum status nccl_wait_for_turn(const struct nccl_world *w, cudaStream_t stream);
+/* Chained: the rank's next message waits for the work on the stream. */
+MUST_USE enum status nccl_pass_turn(const struct nccl_world *w, cudaStream_t stream);
 /* Aborts every message of this rank; afterwards its comms can only be destroyed. */
 void nccl_abort(struct nccl_world *world);

@@ -5,21 +5,22 @@
 
 #include <stdio.h>
 
-enum { OLDEST = NCCL_VERSION(2, 26, 0) }; // NCCL_LAUNCH_ORDER_IMPLICIT
+enum { OLDEST = NCCL_VERSION(2, 20, 0) }; // ncclCommRegister is of 2.19; no older version is compiled against
 
 static enum status open_checked(struct nccl_library *nccl)
 {
-    static const char file[] = "libnccl.so.2";
+    static const char *const files[] = NCCL_FILES;
     const struct library_function functions[] = {
 #define ROW(name) {#name, &nccl->name},
         NCCL_FUNCTIONS(ROW)
 #undef ROW
     };
     int version = 0;
-    TRY(library_open(file, NCCL_LIBRARY_DIR, functions, sizeof functions / sizeof *functions, &nccl->module));
+    TRY(library_open(files, NCCL_LIBRARY_DIR, functions, sizeof functions / sizeof *functions,
+                     &nccl->module));
     if (nccl->ncclGetVersion(&version) != ncclSuccess)
         version = 0;
-    return library_check_version(nccl->module, file, "NCCL", (size_t)version, OLDEST);
+    return library_check_version(nccl->module, "NCCL", (size_t)version, OLDEST);
 }
 
 enum status nccl_library_open(struct nccl_library *out)
@@ -31,7 +32,7 @@ enum status nccl_library_open(struct nccl_library *out)
     }
     return fail(
         NOT_SUPPORTED,
-        "cluster.transport nccl: %s; NCCL 2.26 or newer is required: add its directory to LD_LIBRARY_PATH; "
+        "cluster.transport nccl: %s; NCCL 2.20 or newer is required: add its directory to LD_LIBRARY_PATH; "
         "a single rank does not need it",
         fail_text());
 }

@@ -24,7 +24,7 @@
 
 /* ---- GPU assignment ---- */
 
-enum { HOST_CHARS = 64, MESSAGE_CHARS = 512 };
+enum { HOST_CHARS = 64, MESSAGE_CHARS = 512, LAUNCH_ORDER = NCCL_VERSION(2, 26, 0) };
 
 /* The data that ranks exchange. */
 struct participant {
@@ -185,6 +185,21 @@ static enum status open_bootstrap(struct nccl_world *w)
     return stream_create(w->host, "bootstrap", &w->stream);
 }
 
+/* ---- order of messages before NCCL 2.26 ---- */
+
+enum status nccl_wait_for_turn(const struct nccl_world *w, cudaStream_t stream)
+{
+    return w->last == NULL ? OK
+                           : cuda_check(NULL, cudaStreamWaitEvent(stream, w->last, 0), "cudaStreamWaitEvent");
+}
+
+enum status nccl_pass_turn(const struct nccl_world *w, cudaStream_t stream)
+{
+    return w->last == NULL ? OK : cuda_check(NULL, cudaEventRecord(w->last, stream), "cudaEventRecord");
+}
+
+/* ---- a rank ---- */
+
 /* Allocates memory for the first messages of all comms before any is sent: a later allocation could wait for
  * a GPU that waits for this rank's message (nccl_run). */
 static enum status alloc_warm_up(struct nccl_world *w)
@@ -193,6 +208,11 @@ static enum status alloc_warm_up(struct nccl_world *w)
         return OK;
     TRY(cuda_check(NULL, cudaStreamCreateWithFlags(&w->warm_up, cudaStreamNonBlocking),
                    "cudaStreamCreateWithFlags"));
+    if (w->job->chained) {
+        TRY(cuda_check(NULL, cudaEventCreateWithFlags(&w->last, cudaEventDisableTiming),
+                       "cudaEventCreateWithFlags"));
+        TRY(nccl_pass_turn(w, w->warm_up));
+    }
     return cuda_check(NULL,
                       cudaMalloc(&w->warm_up_buffer, sizeof(int32_t) * (size_t)(w->bootstrap->size + 1)),
                       "cudaMalloc");
@@ -202,6 +222,8 @@ static void free_warm_up(struct nccl_world *w)
 {
     if (w->warm_up_buffer != NULL)
         cudaFree(w->warm_up_buffer);
+    if (w->last != NULL)
+        cudaEventDestroy(w->last);
     if (w->warm_up != NULL)
         cudaStreamDestroy(w->warm_up);
 }
@@ -264,11 +286,14 @@ enum status nccl_run(const struct world_options *options,
             options->ranks_per_gpu, options->size);
     struct nccl_job job = {.options = options, .body = body, .argument = argument};
     if (options->size > 1) {
-        // Read once per process, when the first comm is created. Each rank's messages have a single order.
+        // Since NCCL 2.26; read once per process, when the first comm is created.
         setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
         if (launcher.size == 0)
             load_early();
+        int version = 0;
         TRY(nccl_library_open(&job.nccl));
+        TRY(nccl_check(&job.nccl, NULL, job.nccl.ncclGetVersion(&version), "ncclGetVersion", ""));
+        job.chained = version < LAUNCH_ORDER;
     }
     return bootstrap->run(options, rank_main, &job);
 }

@@ -25,6 +25,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#define CUDART_VERSION 13000
+
 #ifdef __cplusplus
 extern "C" {
 #endif

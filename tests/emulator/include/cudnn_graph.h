@@ -11,6 +11,8 @@
 
 #include <stdint.h>
 
+#define CUDNN_VERSION 91600
+
 typedef enum {
     CUDNN_STATUS_SUCCESS = 0,
     CUDNN_STATUS_BAD_PARAM = 2000,

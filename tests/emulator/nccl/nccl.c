@@ -8,11 +8,12 @@
  *
  * Like the real one: messages of one comm run one after another in the order of the calls; with
  * NCCL_LAUNCH_ORDER_IMPLICIT=1, which is required, those of all comms of a GPU start in the order of the
- * calls; point-to-point messages of one group progress together, and a send outside a group waits for its
- * receiver; sums go around a ring, so each slice starts at a different rank; a maximum drops a NaN; two ranks
- * on one GPU of one host are rejected, and so are two of one process that load kernels or connect in the
- * middle of it; aborting a comm cancels its messages, and those of its peers never complete; abort waits for
- * the GPU's work for other comms, which only one group of aborts resolves.
+ * calls; before version 2.26 (EMULATOR_NCCL) they must not overlap; point-to-point messages of one group
+ * progress together, and a send outside a group waits for its receiver; sums go around a ring, so each
+ * slice starts at a different rank; a maximum drops a NaN; two ranks on one GPU of one host are
+ * rejected, and so are two of one process that load kernels or connect in the middle of it; aborting a
+ * comm cancels its messages, and those of its peers never complete; abort waits for the GPU's work for
+ * other comms, which only one group of aborts resolves.
  *
  * Stricter: ranks with different calls, types or counts end the program with both sides' arguments. The
  * output of a message is garbage until it is complete, unless it is also its input. */
@@ -77,9 +78,26 @@ static void set_in_progress(struct ncclComm *c, bool in_progress)
     c->in_progress = in_progress;
 }
 
+static int version(void)
+{
+    const char *requested = getenv("EMULATOR_NCCL");
+    return requested != NULL ? (int)strtol(requested, NULL, 10) : NCCL_VERSION(2, 28, 9);
+}
+
+/* Whether NCCL starts messages of different comms in the order of the calls; if not, the caller must. */
+static bool orders_launches(void)
+{
+    return version() >= NCCL_VERSION(2, 26, 0);
+}
+
 static bool may_start(const struct message *m)
 {
-    return m->comm->finished == m->number && (mine.any_aborted || mine.started == m->ticket);
+    bool first = mine.any_aborted || mine.started == m->ticket;
+    if (!orders_launches() && (!first || (mine.comms_in_flight > 0 && !mine.any_aborted)))
+        die(__FILE__, __LINE__, "the emulated NCCL",
+            "call %llu of this GPU: before NCCL 2.26, messages must run one after another",
+            (unsigned long long)m->ticket);
+    return m->comm->finished == m->number && first;
 }
 
 static bool move(struct emulator_message *message, bool *moved)
@@ -274,10 +292,9 @@ ncclResult_t ncclGroupEnd(void)
 
 /* ---- comms ---- */
 
-ncclResult_t ncclGetVersion(int *version)
+ncclResult_t ncclGetVersion(int *out)
 {
-    const char *requested = getenv("EMULATOR_NCCL");
-    *version = requested != NULL ? (int)strtol(requested, NULL, 10) : NCCL_VERSION(2, 28, 9);
+    *out = version();
     return ncclSuccess;
 }
 
@@ -376,7 +393,7 @@ static bool might_hang(const struct ncclComm *c)
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)
 {
-    if (!is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
+    if (orders_launches() && !is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
         return set_error(ncclInvalidUsage, "the emulated NCCL requires NCCL_LAUNCH_ORDER_IMPLICIT=1");
     if (emulator_fails("ncclCommInitRank") || rank < 0 || rank >= ranks || ranks > 64)
         return set_error(ncclInvalidArgument, "no such rank");
