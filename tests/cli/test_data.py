@@ -205,6 +205,7 @@ def test_invalid_lines():
            (b"7\n", "line 2: not a JSON object"),
            (b'{"messages": []}\n', 'it has "messages": for conversations, use --chat-template'),
            (b'{"conversations": []}\n', 'it has "conversations": for --chat-template, rename'),
+           (b'{"instruction": "a", "output": "b"}\n', 'it has "instruction": for --chat-template, write it and'),
            (b'{"prompt": "a", "completion": "b"}\n', 'it has "completion": for a prompt and its answer, use --chat')]
     for line, message in bad:
         write("a.jsonl", good + line + good)
@@ -216,7 +217,7 @@ def test_invalid_lines():
     done, got = prepare(["a.jsonl", "b.jsonl"], "--skip-invalid")
     expect("many are skipped", len(got or []) == 2 + len(bad) and
            all(message in done.stderr for message in
-               [b"warning: 9 invalid lines skipped:\n", b"  b.jsonl, line 2, ", b"  and 6 more\n"]), done)
+               [b"warning: 10 invalid lines skipped:\n", b"  b.jsonl, line 2, ", b"  and 7 more\n"]), done)
     write("c.jsonl", bad[0][0])
     expect_error("all are invalid", ["c.jsonl"], "all 1 lines are invalid; the first: c.jsonl, line 1, column 16: lone",
                  options=["--skip-invalid"])

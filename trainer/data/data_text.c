@@ -158,6 +158,9 @@ static const char *chat_advice(const char *bytes, int64_t length)
         {"conversations",
          "it has \"conversations\": for --chat-template, rename this key to \"messages\", and "
          "the keys \"from\" and \"value\" in it to \"role\" and \"content\""},
+        {"instruction",
+         "it has \"instruction\": for --chat-template, write it and \"input\" as \"prompt\", and "
+         "\"output\" as \"completion\""},
         {"completion", "it has \"completion\": for a prompt and its answer, use --chat-template"},
     };
     for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
