@@ -83,6 +83,14 @@ def test_keys_of_other_trainers():
     reference = run("recipe", "--reference")
     missing = [key for key in keys if f"| `{key.split('.')[1]}` |" not in reference.stdout]
     expect(f"unknown keys: {missing}", len(keys) > 40 and not missing, reference)
+    names = {"train.swiglu": "model.activation",
+             "train.untie_embeddings_and_output_weights": "model.tie_word_embeddings=",
+             "train.use_torch_fsdp2": "parallel.zero_stage=3", "train.decay_type": "optimizer.lr_decay_style",
+             "train.adam_epsilon": "optimizer.adam_eps", "train.eval_steps": "train.eval_interval",
+             "train.enable_async_tensor_parallel": "parallel.tp_comm_overlap=true"}
+    done = run("recipe", QUICKSTART, *[f"{name}=1" for name in names])
+    for name, key in names.items():
+        check(name, done, 2, err=f"unknown key {name}; use {key}")
 
 
 def test_version():
