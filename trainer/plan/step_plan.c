@@ -241,7 +241,7 @@ enum status step_plan_check_profile(const struct run *run, const struct cluster_
     return status;
 }
 
-static enum status make(struct step_plan *plan, bool timeline)
+static enum status make(struct step_plan *plan, double limit_s, bool timeline)
 {
     if (plan->profile != NULL)
         TRY(step_plan_check_profile(plan->run, plan->profile));
@@ -253,9 +253,16 @@ static enum status make(struct step_plan *plan, bool timeline)
     if (plan->profile == NULL)
         return OK;
     plan->cost = step_plan_cost_options(plan->run, plan->profile);
-    TRY((timeline ? predict_timeline : predict_step)(&plan->cost, plan->tapes, plan->count, &plan->step));
-    compute_rates(plan);
     check_fit(plan);
+    if (timeline)
+        TRY(predict_timeline(&plan->cost, plan->tapes, plan->count, &plan->step));
+    else
+        TRY(predict_within(&plan->cost, plan->tapes, plan->count,
+                           limit_s - plan->profile->model.step_overhead_s, &plan->step));
+    plan->exceeds = plan->step->exceeds;
+    if (plan->exceeds)
+        return OK;
+    compute_rates(plan);
     return OK;
 }
 
@@ -268,11 +275,11 @@ enum status step_plan_profile(const struct recipe *recipe, struct cluster_profil
     return problems_report(&problems, profile_load(recipe->cluster.profile, out, &problems));
 }
 
-static enum status make_plan(const struct run *run, const struct cluster_profile *profile, bool timeline,
-                             struct step_plan *out)
+static enum status make_plan(const struct run *run, const struct cluster_profile *profile, double limit_s,
+                             bool timeline, struct step_plan *out)
 {
     *out = (struct step_plan){.run = run, .profile = profile, .count = run->mesh.degrees.pp};
-    enum status status = make(out, timeline);
+    enum status status = make(out, limit_s, timeline);
     if (status != OK)
         step_plan_free(out);
     return status;
@@ -281,13 +288,19 @@ static enum status make_plan(const struct run *run, const struct cluster_profile
 enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
                            struct step_plan *out)
 {
-    return make_plan(run, profile, false, out);
+    return make_plan(run, profile, INFINITY, false, out);
+}
+
+enum status step_plan_make_within(const struct run *run, const struct cluster_profile *profile,
+                                  double limit_s, struct step_plan *out)
+{
+    return make_plan(run, profile, limit_s, false, out);
 }
 
 enum status step_plan_make_timeline(const struct run *run, const struct cluster_profile *profile,
                                     struct step_plan *out)
 {
-    return make_plan(run, profile, true, out);
+    return make_plan(run, profile, INFINITY, true, out);
 }
 
 void step_plan_free(struct step_plan *plan)

@@ -32,6 +32,7 @@ struct step_plan {
     int64_t needed_bytes; // needed by its ranks, with reserved memory
     bool fits;            // true without a profile
     bool tight;           // fits, but leaves less than cluster.memory_headroom
+    bool exceeds;         // step_plan_make_within(): the step takes longer than its limit
     bool assumes_memory;  // the ranks' memory is that of the formula under the section `assume`
 };
 
@@ -46,7 +47,11 @@ MUST_USE enum status step_plan_check_profile(const struct run *run, const struct
  * run would return (BAD_RECIPE, ...). */
 MUST_USE enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
                                     struct step_plan *out);
-/* Same; also records the spans of all lanes and the critical path. */
+/* Same, but if the step takes longer than `limit_s`, stops as soon as that is certain: the plan then has
+ * `exceeds` set and no times. */
+MUST_USE enum status step_plan_make_within(const struct run *run, const struct cluster_profile *profile,
+                                           double limit_s, struct step_plan *out);
+/* As step_plan_make(); also records the spans of all lanes and the critical path. */
 MUST_USE enum status step_plan_make_timeline(const struct run *run, const struct cluster_profile *profile,
                                              struct step_plan *out);
 void step_plan_free(struct step_plan *plan);

@@ -152,8 +152,10 @@ struct rates {
 /* The rate of a matmul of x FLOPs, 2·m·n·k with m = x, is 2 FLOP/s. */
 static const struct rates ONE = {2.0, 1.0, 0.0, 0.0, 0, 0, 0.0, 0.0};
 
-/* GPUs: nodes of `per_node` ranks, each with a NIC of the bandwidth of a link for every rank. */
-static inline struct prediction *predict_on(const struct set *set, struct rates rates, int per_node)
+/* GPUs: nodes of `per_node` ranks, each with a NIC of the bandwidth of a link for every rank. A finite limit:
+ * predict_within(). */
+static inline struct prediction *predict_limited(const struct set *set, struct rates rates, int per_node,
+                                                 double limit_s)
 {
     struct cluster_profile *p = ideal_profile(rates.flops, 1e30);
     const struct cost_options options = {.profile = p,
@@ -175,9 +177,17 @@ static inline struct prediction *predict_on(const struct set *set, struct rates 
         p->device.cores = rates.cores;
         p->device.peak_flops[i] = rates.flops * rates.cores; // a rank has one of them
     }
-    cr_assert(predict_timeline(&options, set->tapes, set->count, &step) == OK, "%s", fail_text());
+    const enum status status = isinf(limit_s)
+                                   ? predict_timeline(&options, set->tapes, set->count, &step)
+                                   : predict_within(&options, set->tapes, set->count, limit_s, &step);
+    cr_assert(status == OK, "%s", fail_text());
     profile_destroy(p);
     return step;
+}
+
+static inline struct prediction *predict_on(const struct set *set, struct rates rates, int per_node)
+{
+    return predict_limited(set, rates, per_node, INFINITY);
 }
 
 static inline struct prediction *predict(const struct set *set, struct rates rates)

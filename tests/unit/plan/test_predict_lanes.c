@@ -526,3 +526,23 @@ Test(random_tapes, use_a_thread_for_one_thing_at_a_time)
         free(set.storage);
     }
 }
+
+/* A prediction that ends early is of a step that takes longer than its limit; otherwise it is the same. */
+Test(random_tapes, end_early_only_above_the_limit)
+{
+    struct random random = {.generator = philox_named(16, "tapes")};
+    int early = 0;
+    for (int i = 0; i < RANDOM_SETS; i++) {
+        struct set set = random_set(&random, MESSAGES);
+        const int cores = draw(&random, set.count + 1); // 0: GPUs
+        const struct rates rates = {2.0, 1.0, 0.0, 0.3, cores, set.count, 0.0, 0.0};
+        const double seconds = step_s(&set, rates), limit_s = seconds * 0.1 * (1 + draw(&random, 10));
+        struct prediction *step = predict_limited(&set, rates, RANKS, limit_s);
+        cr_expect(step->exceeds ? seconds > limit_s : step->step_s == seconds, "%g s, limit %g s", seconds,
+                  limit_s);
+        early += step->exceeds;
+        prediction_destroy(step);
+        free(set.storage);
+    }
+    cr_expect(early > RANDOM_SETS / 10, "%d ended early", early);
+}

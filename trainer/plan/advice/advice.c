@@ -6,6 +6,7 @@
 #include "trainer/plan/advice/advice_list.h"
 #include "trainer/plan/published/published.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,15 +80,15 @@ static bool has_time(const struct search *s)
 static void plan_change(struct search *s, const struct run *run, const char *change)
 {
     struct step_plan plan;
+    const double gain = s->base->profile->device.is_cpu ? MIN_GAIN_OF_CPU : MIN_GAIN;
+    const double limit_s = s->base->fits ? (1.0 - gain) * s->base->step_s : INFINITY;
     s->out->planned++;
-    if (step_plan_make(run, s->base->profile, &plan) != OK)
+    if (step_plan_make_within(run, s->base->profile, limit_s, &plan) != OK)
         return;
     struct advice_item item = {
         .step_s = plan.step_s, .needed_bytes = plan.needed_bytes, .bubble_fraction = plan.bubble_fraction};
     snprintf(item.change, sizeof item.change, "%s", change);
-    const double gain = s->base->profile->device.is_cpu ? MIN_GAIN_OF_CPU : MIN_GAIN;
-    const bool helps = !s->base->fits || plan.step_s < (1.0 - gain) * s->base->step_s;
-    if (plan.fits && !plan.tight && helps)
+    if (plan.fits && !plan.tight && !plan.exceeds && plan.step_s < limit_s)
         insert(s->out, &item);
     step_plan_free(&plan);
 }

@@ -276,6 +276,13 @@ static void account_copy(struct lane *lane, int index)
     out->calls[GROUP_HOST]++;
 }
 
+/* Overlaps and shared cores make ops only slower. */
+static void check_limit(struct predictor *p, const struct lane *lane, double seconds)
+{
+    p->out->exceeds = p->out->exceeds || lane->now_s + lane->rank->ops_left_s > p->limit_s;
+    lane->rank->ops_left_s -= seconds;
+}
+
 /* Starts the ops up to the next item of another kind or action. Returns false if they take no time. */
 static bool run_ops(struct predictor *p, struct lane *lane)
 {
@@ -293,6 +300,8 @@ static bool run_ops(struct predictor *p, struct lane *lane)
     }
     if (computes && in_update(lane))
         lane->rank->out->update_s += seconds;
+    if (computes)
+        check_limit(p, lane, seconds);
     return begin(p, lane, (int)(item - first), seconds);
 }
 
@@ -484,14 +493,14 @@ static void advance(struct predictor *p, struct lane *lane)
 
 static void advance_all(struct predictor *p)
 {
-    while (p->head != NULL)
+    while (p->head != NULL && !p->out->exceeds)
         advance(p, next_lane(p));
 }
 
 void lanes_run(struct predictor *predictor)
 {
     advance_all(predictor);
-    while (predictor->busy > 0) {
+    while (predictor->busy > 0 && !predictor->out->exceeds) {
         struct lane *lane = lane_heap_pop(predictor);
         end(predictor, lane);
         advance(predictor, lane);

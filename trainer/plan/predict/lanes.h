@@ -99,6 +99,7 @@ struct rank {
     double represents;        // ranks of its node: itself, and those without a tape that it represents
     double threads, waiting;  // cores used by these ranks while running ops, and while waiting for messages
     double taken;             // cores used by these ranks now
+    double ops_left_s; // at least the time of the ops that the compute lane has not begun; only with a limit
 };
 
 struct predictor {
@@ -114,6 +115,7 @@ struct predictor {
     bool records_spans;
     int64_t span_capacity;
     bool out_of_memory; // for spans
+    double limit_s;     // INFINITY: none
 };
 
 /* Appends a lane to the queue, unless it is in it. */
@@ -123,5 +125,6 @@ void lanes_wake(struct predictor *predictor, struct lane *lane);
 void lane_change_speed(struct predictor *predictor, struct lane *lane, double overlap, double crowding,
                        double now_s);
 
-/* Runs until no lane is busy. Lanes that have not reached their end then wait for each other. */
+/* Runs until no lane is busy, or out->exceeds. Lanes that have not reached their end then wait for each
+ * other. */
 void lanes_run(struct predictor *predictor);

@@ -39,7 +39,7 @@ void period_note(const struct lane *lane)
     }
 }
 
-static bool has_verdict(const struct rank *rank)
+bool period_has_verdict(const struct rank *rank)
 {
     for (int i = 0; i < rank->tape->action_count; i++)
         if (rank->phases[i] == PHASE_VERDICT)
@@ -62,7 +62,7 @@ void period_find(struct predictor *predictor)
     double ready_s = 0.0, period_s = 0.0;
     for (int r = 0; r < predictor->count; r++) {
         const struct rank_period *rank = &predictor->ranks[r].period;
-        if (!has_verdict(&predictor->ranks[r]))
+        if (!period_has_verdict(&predictor->ranks[r]))
             return;
         ready_s = fmax(ready_s, rank->ready_s);
         period_s = fmax(period_s, ready_s + rank->verdict_s - rank->begin_s + rank->before_s);

@@ -35,5 +35,8 @@ struct rank_period {
 /* Call it when ops of the compute lane end. */
 void period_note(const struct lane *lane);
 
+/* Whether the tape of the rank has a verdict. */
+bool period_has_verdict(const struct rank *rank);
+
 /* Sets step_s and overlap_s of the prediction, if the tapes have a verdict. */
 void period_find(struct predictor *predictor);

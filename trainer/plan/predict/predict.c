@@ -5,8 +5,12 @@
 #include "trainer/plan/predict/critical_path.h"
 #include "trainer/plan/predict/lanes.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Relative error of the sum of a step's ops. */
+#define ROUNDING 1e-9
 
 const char *predict_group_name(enum predict_group group)
 {
@@ -299,11 +303,30 @@ static void finish(struct predictor *p)
         out->ranks[r].bubble_s += out->step_s - out->ranks[r].end_s;
 }
 
+/* Sums up the ops of the compute lanes. There is no limit for steps that overlap (period.h): these can be
+ * shorter than the simulated one. */
+static void add_limit(struct predictor *p)
+{
+    for (int r = 0; r < p->count; r++) {
+        struct rank *rank = &p->ranks[r];
+        const struct tape *tape = rank->tape;
+        if (period_has_verdict(rank))
+            p->limit_s = INFINITY;
+        for (int i = 0; tape->lane_count > 0 && i < tape->lanes[COMPUTE].count; i++)
+            if (tape->lanes[COMPUTE].items[i].kind == TAPE_OP)
+                rank->ops_left_s += rank->ops[tape->lanes[COMPUTE].items[i].index].seconds;
+    }
+}
+
 static enum status run_simulation(struct predictor *p, const struct cost_options *options,
                                   struct tape *const *tapes)
 {
     TRY(create(p, options, tapes));
+    if (!isinf(p->limit_s))
+        add_limit(p);
     lanes_run(p);
+    if (p->out->exceeds)
+        return OK;
     TRY(check_ended(p));
     finish(p);
     if (p->out_of_memory)
@@ -328,12 +351,13 @@ static struct prediction *prediction_create(int count)
 }
 
 static enum status predict(const struct cost_options *options, struct tape *const *tapes, int count,
-                           bool records_spans, struct prediction **out)
+                           double limit_s, bool records_spans, struct prediction **out)
 {
     struct predictor predictor = {.ranks = calloc((size_t)count, sizeof *predictor.ranks),
                                   .count = count,
                                   .out = prediction_create(count),
                                   .slowdown = 1.0 + options->profile->model.overlap_slowdown,
+                                  .limit_s = limit_s,
                                   .records_spans = records_spans};
     enum status status = predictor.ranks != NULL && predictor.out != NULL
                              ? run_simulation(&predictor, options, tapes)
@@ -355,13 +379,19 @@ static enum status predict(const struct cost_options *options, struct tape *cons
 enum status predict_step(const struct cost_options *options, struct tape *const *tapes, int count,
                          struct prediction **out)
 {
-    return predict(options, tapes, count, false, out);
+    return predict(options, tapes, count, INFINITY, false, out);
+}
+
+enum status predict_within(const struct cost_options *options, struct tape *const *tapes, int count,
+                           double limit_s, struct prediction **out)
+{
+    return predict(options, tapes, count, limit_s * (1.0 + ROUNDING), false, out);
 }
 
 enum status predict_timeline(const struct cost_options *options, struct tape *const *tapes, int count,
                              struct prediction **out)
 {
-    return predict(options, tapes, count, true, out);
+    return predict(options, tapes, count, INFINITY, true, out);
 }
 
 void prediction_destroy(struct prediction *prediction)

@@ -75,12 +75,17 @@ struct prediction {
     int64_t span_count;
     int last_span; // the first of those that end last; -1: none
     struct critical_path path;
+    bool exceeds; // predict_within() only: the step takes longer than the limit; the rest is incomplete
 };
 
 /* Predicts a step. BAD_SCHEDULE names the ranks and items that wait for each other; NO_MEMORY. */
 MUST_USE enum status predict_step(const struct cost_options *options, struct tape *const *tapes, int count,
                                   struct prediction **out);
-/* Same; also records the spans of all lanes and the critical path. */
+/* Same, but ends as soon as a rank cannot end before `limit_s`, even if it never waits again. INFINITY: no
+ * limit. */
+MUST_USE enum status predict_within(const struct cost_options *options, struct tape *const *tapes, int count,
+                                    double limit_s, struct prediction **out);
+/* As predict_step(); also records the spans of all lanes and the critical path. */
 MUST_USE enum status predict_timeline(const struct cost_options *options, struct tape *const *tapes,
                                       int count, struct prediction **out);
 void prediction_destroy(struct prediction *prediction); // takes NULL

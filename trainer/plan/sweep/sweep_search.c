@@ -2,9 +2,10 @@
 /* Best-first search: the layout with the smallest lower bound is visited next. The first bound is that of the
  * placement. At the first visit the schedule is built, the memory is checked, and the schedule is simulated
  * with lower bounds of its actions; the layout returns to the heap with the refined bound, and is planned at
- * the second visit. */
+ * the second visit, until its step is certain to be longer than the best. */
 #include "trainer/plan/sweep/sweep.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,14 +99,24 @@ int sweep_add_memory(struct sweep *sweep, const struct sweep_layout *layout, con
     return reason;
 }
 
+/* Step time of the last of the best layouts so far; INFINITY: any step may still be one of the best. */
+static double limit_of(const struct search *s)
+{
+    const double limit_s = s->options->limit_s > 0.0 ? s->options->limit_s : INFINITY;
+    return s->most > 0 && s->step_count == s->most ? fmin(limit_s, s->steps[s->most - 1]) : limit_s;
+}
+
 /* Plans a run that fits according to the formula; the dry run decides whether it does. */
-static enum status plan(struct sweep *sweep, const struct run *run, struct sweep_layout *layout)
+static enum status plan(struct sweep *sweep, const struct run *run, double limit_s,
+                        struct sweep_layout *layout)
 {
     struct step_plan plan;
-    TRY(step_plan_make(run, sweep->profiles.profile, &plan));
+    TRY(step_plan_make_within(run, sweep->profiles.profile, limit_s, &plan));
     layout->bytes = plan.ranks[plan.peak_rank].bytes;
     layout->needed_bytes = plan.needed_bytes;
     layout->state = sweep_fit(sweep, run->recipe, plan.needed_bytes);
+    if (layout->state == SWEEP_PLANNED && plan.exceeds)
+        layout->state = SWEEP_SLOWER;
     layout->step_s = plan.step_s;
     layout->tokens_per_s = plan.tokens_per_s;
     layout->tflops_per_rank = plan.tflops_per_rank;
@@ -132,15 +143,16 @@ static enum status refine(struct sweep *sweep, const struct run *run, struct swe
     return status;
 }
 
-static enum status visit_recipe(struct sweep *sweep, const struct recipe *recipe, bool is_refined,
+static enum status visit_recipe(const struct search *s, const struct recipe *recipe, bool is_refined,
                                 struct sweep_layout *layout)
 {
+    struct sweep *sweep = s->sweep;
     struct schedule *schedule = NULL;
     struct run run;
     TRY(sweep_schedule_of(&sweep->schedules, recipe, &schedule));
     enum status status = run_create_with_schedule(recipe, schedule, &run);
     if (status == OK)
-        status = is_refined ? plan(sweep, &run, layout) : refine(sweep, &run, layout);
+        status = is_refined ? plan(sweep, &run, limit_of(s), layout) : refine(sweep, &run, layout);
     run_destroy(&run);
     return status;
 }
@@ -152,7 +164,7 @@ static enum status visit(struct search *s, struct candidate *candidate)
     struct sweep_layout *layout = &sweep->layouts[candidate->index];
     struct recipe *recipe = NULL;
     TRY(sweep_recipe(sweep, layout->number, &recipe));
-    const enum status status = visit_recipe(sweep, recipe, candidate->is_refined, layout);
+    const enum status status = visit_recipe(s, recipe, candidate->is_refined, layout);
     if (status == OK && (layout->state == SWEEP_TOO_LARGE || layout->state == SWEEP_TIGHT))
         layout->reason = sweep_add_memory(sweep, layout, recipe);
     recipe_destroy(recipe);
@@ -163,7 +175,7 @@ static enum status visit(struct search *s, struct candidate *candidate)
         layout->reason = sweep_add_failed(sweep, layout->number);
     } else if (layout->state == SWEEP_PLANNED)
         insert_step(s, layout->step_s);
-    else if (layout->state == SWEEP_SLOWER) {
+    else if (layout->state == SWEEP_SLOWER && !candidate->is_refined) {
         candidate->bound_s = layout->bound_s;
         candidate->is_refined = true;
         push(s, candidate);
@@ -210,7 +222,7 @@ static enum status search(struct search *s)
             options->progress(options->context, SWEEP_PLANNING, valid - (int64_t)s->count, valid);
         TRY(visit(s, &candidate));
     }
-    s->sweep->counts[SWEEP_SLOWER] = (int64_t)s->count;
+    s->sweep->counts[SWEEP_SLOWER] += (int64_t)s->count;
     return sort_best(s);
 }
 
