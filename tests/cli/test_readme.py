@@ -17,7 +17,7 @@ import page
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 MPIRUN = sys.argv[3] if len(sys.argv) > 3 else None
-NOT_RUN = ["tools/test", "tools/setup", "meson setup build", "ninja -C build"]
+NOT_RUN = ["tools/test", "tools/setup", "meson setup build", "ninja -C build", "meson install -C build"]
 QUICKSTART = "mkdir -p runs/data && cuboid data prepare text.txt -o runs/data/quickstart --split-lines 20"
 SHORTER = [("train.train_iters=20", "train.train_iters=2 train.eval_iters=1"),
            ("train.train_iters=40", "train.train_iters=4 train.eval_iters=1"),

@@ -55,7 +55,7 @@ GRAPH = {
 }
 
 # Folders that need no README.
-NO_README = ["", ".ci", "docs/schedules", "docs/precision", "docs/gpu", "tests/emulator/include/*",
+NO_README = ["", ".ci", ".github/*", "docs/schedules", "docs/precision", "docs/gpu", "tests/emulator/include/*",
              "tests/checkpoint/version-*"]
 
 # The map of the source, and the headers that it need not name: private to a device's folder, tools, tests.
