@@ -40,20 +40,33 @@ static bool is_p2p(const struct tape_message *message)
     return message->call == CALL_SEND || message->call == CALL_RECEIVE;
 }
 
-/* A recent message of this tape between the same ranks in the same direction, of the same call and bytes if
- * there is one; NULL: none. */
-static const struct lane_message *find_similar(const struct rank *rank, int message, bool *same_bytes)
+/* Indices of messages, one of each call, bytes and ranks. */
+struct kinds {
+    int *list; // [message_count]
+    int count;
+    int next; // where a search starts
+};
+
+/* A message of this tape between the same ranks in the same direction, of the same call and bytes if there is
+ * one; NULL: none. Layers repeat: usually the same two kinds have followed each other before. */
+static const struct lane_message *find_similar(const struct rank *rank, struct kinds *kinds, int message,
+                                               bool *same_bytes)
 {
-    enum { NEAR = 64 };
     const struct tape_message *m = &rank->tape->messages[message];
     const struct lane_message *found = NULL;
-    for (int i = message - 1; i >= 0 && i >= message - NEAR && !*same_bytes; i--) {
+    for (int tried = 0; tried < kinds->count && !*same_bytes; tried++) {
+        kinds->next = kinds->next < kinds->count ? kinds->next : 0;
+        const int i = kinds->list[kinds->next++];
         const struct tape_message *before = &rank->tape->messages[i];
         if (before->group == m->group && is_p2p(m) == is_p2p(before) &&
             (!is_p2p(m) || (before->call == m->call && before->peer == m->peer))) {
             *same_bytes = before->call == m->call && before->bytes == m->bytes;
             found = found == NULL || *same_bytes ? &rank->messages[i] : found;
         }
+    }
+    if (!*same_bytes) {
+        kinds->list[kinds->count++] = message;
+        kinds->next = kinds->count;
     }
     return found;
 }
@@ -105,14 +118,15 @@ static unsigned message_uses(const struct cost_options *options, const struct ra
     return contention_uses(kind.call, kind.shape);
 }
 
-static enum status find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank)
+static enum status find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank,
+                                 struct kinds *kinds)
 {
     const struct tape *tape = rank->tape;
     for (int i = 0; i < tape->message_count; i++) {
         const struct tape_message *message = &tape->messages[i];
         struct lane_message *out = &rank->messages[i];
         bool same_bytes = false;
-        const struct lane_message *before = find_similar(rank, i, &same_bytes);
+        const struct lane_message *before = find_similar(rank, kinds, i, &same_bytes);
         if (same_bytes) {
             *out = *before;
         } else {
@@ -177,7 +191,12 @@ static enum status create_rank(struct predictor *p, const struct cost_options *o
     }
     for (int i = 0; i < tape->action_count; i++)
         rank->phases[i] = period_phase(tape->actions[i].name);
-    TRY(find_messages(p, options, rank));
+    struct kinds kinds = {.list = calloc((size_t)tape->message_count + 1, sizeof *kinds.list)};
+    const enum status status = kinds.list != NULL
+                                   ? find_messages(p, options, rank, &kinds)
+                                   : fail(NO_MEMORY, "no memory for the messages of rank %d", tape->rank);
+    free(kinds.list);
+    TRY(status);
     return create_lanes(p, rank);
 }
 
