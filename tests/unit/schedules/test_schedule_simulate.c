@@ -355,12 +355,12 @@ static void expect_chart(const char *name, int p, int m, int columns, const char
 Test(draw, a_chart_for_the_terminal)
 {
     expect_chart("1f1b", 2, 3, 100,
-                 "1f1b   p 2, m 3, v 1   makespan 12, bubble 3 (25.0 %), peak 2 microbatches\n"
+                 "1f1b   p 2, m 3, v 1   step time 12, bubble 3 (25.0 %), peak 2 microbatches\n"
                  "rank 0  |F0 F1 ......B0--- F2 B1--- ...B2--- |  25.0 % idle  peak 2\n"
                  "rank 1  |   F0 B0--- F1 B1--- F2 B2---       |   0.0 % idle  peak 1\n"
                  "         0              5              10\n");
     expect_chart("zb-h1", 2, 3, 45,
-                 "zb-h1   p 2, m 3, v 1   makespan 10, bubble 1 (10.0 %), peak 2 microbatches\n"
+                 "zb-h1   p 2, m 3, v 1   step time 10, bubble 1 (10.0 %), peak 2 microbatches\n"
                  "rank 0  |F0F1..I0W0F2I1W1I2W2|  10.0 % idle  peak 2\n"
                  "rank 1  |  F0I0F1I1W0F2I2W1W2|   0.0 % idle  peak 2\n"
                  "         0\n");
