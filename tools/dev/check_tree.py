@@ -66,7 +66,7 @@ NOT_ON_MAP = ["kernels/*/*", "tools/*", "tests/*"]
 # Functions of the program that only tests call, and why they are not in tests/.
 ONLY_TESTS = {
     "data_epoch_samples": "what an epoch is, for tests of the order of the data",
-    "group_all_to_all": "the collective of experts (docs/design-notes.md), tested on every transport",
+    "group_all_to_all": "the collective of experts (docs/internals/design-notes.md), tested on every transport",
     "memory_kept_of_block": "a part of the formula, compared with published tables",
     "memory_plan_record_all": "the reference for tapes whose sections are repeated",
     "message_bytes_from": "the bytes per peer that an observer sees",

@@ -67,7 +67,8 @@ def illegible(path):
 def main():
     cuboid, write = os.path.abspath(sys.argv[1]), "--write" in sys.argv[2:]
     files = {}
-    pages = [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))]
+    pages = sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True))
+    pages.insert(0, os.path.join(ROOT, "README.md"))
     for page in pages:
         def block(match):
             return (f"<!-- run: cuboid {match.group(1)} -->\n"

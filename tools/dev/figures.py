@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of docs/ that are not schedules: the mesh, matrices under tensor parallelism, ZeRO's shards, and memory
-per rank, which is what `cuboid train RECIPE cluster.device=dry` prints.
+"""The figures of docs/ that are not schedules: the mesh, matrices under tensor parallelism, ZeRO's shards, memory per
+rank, which is what `cuboid train RECIPE cluster.device=dry` prints, and the step times of published.md.
 
 tools/dev/docs_run.py CUBOID --write makes them, and checks that they are current. Each file serves light and dark
 pages, as draw_svg.c explains; colours are those of palette.py."""
+import math
+import os
 import re
 
-from palette import FIGURE, PARTS
+from palette import FIGURE, PARTS, ROOT
 
 INK, DIM = "t", "s"  # classes of text
 STYLE = """<style>
@@ -291,7 +293,79 @@ def memory(run):
     return picture.finish()
 
 
+# ---- published step times ----
+
+AXIS = (0.015, 300.0)  # seconds, of both axes
+PLOT = (92, 48, 500, 500)  # left, top, width, height
+UNFITTED = ("megatron-ci", "other-programs")  # tables that no profile was fitted to
+BARS = ((-math.inf, "more"), (-0.2, "-20"), (-0.1, "-10"), (-0.05, "-5"), (-0.02, "-2"), (0.02, "+2"), (0.05, "+5"),
+        (0.1, "+10"), (0.2, "+20"), (math.inf, "more"))  # bounds of the error of a bar, and their labels in per cent
+
+
+def published_steps():
+    """[(fitted, published, predicted)] in seconds of the rows of docs/measurements/published.md that have both."""
+    with open(os.path.join(ROOT, "docs", "measurements", "published.md"), encoding="utf-8") as file:
+        sections = re.split(r"(?m)^## ", file.read())[1:]
+    number = r"(\d[\d.e+]*)"
+    return [(not section.startswith(UNFITTED), float(published), float(predicted)) for section in sections
+            for published, predicted in
+            re.findall(rf"(?m)^\| .* \| \d+ \| \S[^|]* \| {number} \| {number} \| [-+][\d.]+ %", section)]
+
+
+def place(seconds, start, size):
+    low, high = map(math.log, AXIS)
+    return start + size * (math.log(seconds) - low) / (high - low)
+
+
+def scatter(picture, steps):
+    left, top, width, height = PLOT
+    picture.rect(left, top, width, height, "box", 0)
+    for tick in (0.1, 1.0, 10.0, 100.0):
+        x, y = place(tick, left, width), place(tick, top + height, -height)
+        picture.add(f'<path class="grid" d="M{x:.1f} {top}V{top + height}M{left} {y:.1f}H{left + width}"/>')
+        picture.text(x, top + height + 18, f"{tick:g} s")
+        picture.text(left - 8, y + 4, f"{tick:g} s", "t r")
+    picture.add(f'<path class="line" d="M{left} {top + height}L{left + width} {top}"/>')
+    picture.text(left + width / 2, top + height + 40, "published step time", "t b")
+    middle = f"translate(24 {top + height / 2:g}) rotate(-90)"
+    picture.add(f'<text class="t b" transform="{middle}">predicted step time</text>')
+    for fitted, published, predicted in steps:
+        x, y = place(published, left, width), place(predicted, top + height, -height)
+        colour = FIGURE["dp" if fitted else "tp"]
+        fill = colour if fitted else "none"
+        picture.add(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{fill}" fill-opacity=".6" stroke="{colour}"/>')
+
+
+def error_bars(picture, errors, left, top, title, colour):
+    """How many of the rows have an error between two bounds."""
+    counts = [sum(low <= e < high for e in errors) for (low, _), (high, _) in zip(BARS, BARS[1:])]
+    base, step = top + 166, 30
+    for i, count in enumerate(counts):
+        size = 104 * count / max(counts)
+        picture.rect(left + step * i + 2, base - size, step - 4, round(size, 1), colour, 0)
+        picture.text(left + step * i + step / 2, base - size - 5, str(count))
+    for i, (_, label) in enumerate(BARS[1:-1], 1):
+        picture.text(left + step * i, base + 17, label, DIM)
+    picture.text(left + step * (len(BARS) - 1) / 2, base + 36, "error of the prediction, %", DIM)
+    picture.text(left, top + 14, title, "t b l")
+    size = sorted(abs(e) for e in errors)
+    middle = (size[(len(size) - 1) // 2] + size[len(size) // 2]) / 2
+    picture.text(left, top + 32, f"{len(errors)} rows, median error {100 * middle:.1f} %", "s l")
+
+
+def published():
+    steps = published_steps()
+    picture = Picture(940, 604, f"{len(steps)} published step times, and what cuboid plan predicts")
+    scatter(picture, steps)
+    groups = [("profile fitted to this cluster", True), ("no profile fitted to these rows", False)]
+    for i, (title, fitted) in enumerate(groups):
+        errors = [predicted / real - 1 for which, real, predicted in steps if which == fitted]
+        error_bars(picture, errors, 636, 66 + 246 * i, title, FIGURE["dp" if fitted else "tp"])
+    return picture.finish()
+
+
 def all_figures(run):
     """{path: content}; run(words) returns what cuboid prints."""
-    figures = {"mesh": mesh(), "tensor-parallel": tensor_parallel(), "zero": zero(), "memory-per-rank": memory(run)}
+    figures = {"mesh": mesh(), "tensor-parallel": tensor_parallel(), "zero": zero(), "memory-per-rank": memory(run),
+               "published": published()}
     return {f"docs/figures/{name}.svg": figure for name, figure in figures.items()}

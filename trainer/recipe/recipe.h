@@ -20,7 +20,7 @@
  * after loading, so ranks that are threads may share it.
  *
  * One table (recipe_table.c) has a row for each key. Parsing, defaults, ranges, the resolved text and
- * the reference page are read from it; a new key is a field and a row there (docs/extending.md). */
+ * the reference page are read from it; a new key is a field and a row there (docs/internals/extending.md). */
 #pragma once
 
 #include "base/text.h"

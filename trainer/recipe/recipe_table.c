@@ -2,8 +2,9 @@
 /* One row for each key of a recipe, in the order of the reference page.
  *
  * To add a key: add a field in the struct of the folder that reads it and a row here, and regenerate the page
- * with `cuboid recipe --reference > docs/recipe.md` (docs/extending.md). To implement a reserved key: remove
- * `.unimplemented` from the row or from the choice. Key names are Megatron-LM's where it has one. */
+ * with `cuboid recipe --reference > docs/recipe.md` (docs/internals/extending.md).
+ * To implement a reserved key: remove `.unimplemented` from the row or from the choice.
+ * Key names are Megatron-LM's where it has one. */
 #include "trainer/recipe/recipe_table.h"
 #include "parallel/comm.h"
 #include "schedules/schedule.h"
