@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_plan.h"
-#include "trainer/run/timeout_check.h"
 
 #include <math.h>
 #include <string.h>
@@ -101,7 +100,7 @@ static enum status plan_and_write(const struct run *run, const struct cluster_pr
                              .error_fraction = profile->fit.error_fraction};
     find_waits(plan.step, out->wait_s);
     find_parts(&plan, out->part_bytes);
-    enum status status = plan.fits ? timeout_check_plan(&plan) : refuse(&plan, source);
+    enum status status = plan.fits ? OK : refuse(&plan, source);
     if (status == OK)
         status = write_plan(&plan);
     step_plan_free(&plan);

@@ -23,7 +23,6 @@
 #include "trainer/run/run_plan.h"
 #include "trainer/run/saving.h"
 #include "trainer/run/timeline_write.h"
-#include "trainer/run/timeout_check.h"
 
 #include <math.h>
 #include <signal.h>
@@ -554,7 +553,6 @@ static enum status prepare(struct training *training, const struct recipe *recip
     report_layout(&training->run, stdout);
     report_stages(&training->run, false, stdout);
     TRY(report_offload(&training->run, stderr));
-    TRY(timeout_check(&training->run));
     TRY(run_plan_make(&training->run, training->source, &training->plan));
     // Between GPUs the transport also allocates memory, which the formula does not include.
     return device_traits(recipe->cluster.device)->has_memory_pool ? dry_run_table(&training->run, stdout)
