@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Files that runs leave: hang dumps, metrics, and the journal of a sweep. */
 #include "tests/fuzz/fuzz.h"
-#include "tools/cli/cmd_hang.h"
+#include "tools/cli/commands.h"
 #include "tools/cli/measure/journal.h"
 #include "tools/cli/restart/restart.h"
 #include "trainer/progress/hang_dump.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid hang: explains a flight-recorder dump (trainer/progress/hang_dump.h). */
-#include "tools/cli/cmd_hang.h"
+#include "tools/cli/commands.h"
 
 #include "tools/cli/options.h"
 #include "trainer/progress/hang_dump.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+const char help_hang[] =
     "cuboid hang FILE [--messages N]\n"
     "\n"
     "Explains hang-STEP.json, which a run writes into its folder when it hangs or loses a process: the rank\n"
@@ -200,10 +200,6 @@ int cmd_hang(int argc, char **argv)
                                       .high = PROGRESS_MESSAGES}};
     const char *path = NULL;
     int count = 0;
-    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     const char **files = calloc((size_t)argc + 1, sizeof *files);
     CHECK(files != NULL);
     enum status status = options_parse(argc, argv, options, 1, files, &count);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid plan: memory and step time of a recipe on a cluster, without data, GPU or training. */
 #include "tools/cli/cmd_plan.h"
+#include "tools/cli/commands.h"
 
 #include "parallel/comm.h"
 #include "tools/cli/options.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+const char help_plan[] =
     "cuboid plan RECIPE [key=value ...] [--best] [-o FILE] [--json] [--ops] [--terms]\n"
     "                   [--no-advice] [--svg FILE] [--trace FILE]\n"
     "\n"
@@ -249,11 +250,6 @@ int cmd_plan(int argc, char **argv)
 {
     struct arguments arguments;
     struct launcher launcher;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(help, stdout);
-            return 0;
-        }
     if (launcher_find(&launcher) == OK && launcher.rank > 0)
         return 0; // one plan is enough
     int status = exit_status_of_input(parse(argc, argv, &arguments));

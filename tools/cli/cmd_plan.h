@@ -17,5 +17,3 @@ struct plan_options {
 /* Plans a loaded recipe and prints the plan. Returns the exit status: 0 if it fits. */
 int plan_recipe(const struct recipe *recipe, const struct advice_source *source,
                 const struct plan_options *options);
-
-int cmd_plan(int argc, char **argv);

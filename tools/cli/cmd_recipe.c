@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid recipe: validates a recipe and prints its values, without running it. */
-#include "tools/cli/cmd_recipe.h"
+#include "tools/cli/commands.h"
 
 #include "base/machine.h"
 #include "trainer/plan/choose/choose.h"
@@ -45,6 +45,13 @@ static bool take_changed(int *argc, char **argv)
     return found;
 }
 
+const char help_recipe[] =
+    "cuboid recipe RECIPE [key=value ...] [--changed]\n"
+    "                           validate a recipe; print every key, its value and origin;\n"
+    "                           --changed: only the keys that are not left at their defaults\n"
+    "cuboid recipe --reference  print every key with its values, default and meaning\n"
+    "cuboid help KEY            the same of one key\n";
+
 int cmd_recipe(int argc, char **argv)
 {
     struct text text = {0};
@@ -52,15 +59,9 @@ int cmd_recipe(int argc, char **argv)
         recipe_reference(&text);
         return print_and_free(&text);
     }
-    bool wants_help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     if (argc < 2 || argv[1][0] == '-') {
-        fprintf(wants_help ? stdout : stderr,
-                "cuboid recipe RECIPE [key=value ...] [--changed]\n"
-                "                           validate a recipe; print every key, its value and origin;\n"
-                "                           --changed: only the keys that are not left at their defaults\n"
-                "cuboid recipe --reference  print every key with its values, default and meaning\n"
-                "cuboid help KEY            the same of one key\n");
-        return wants_help ? DONE : BAD_INPUT;
+        fputs(help_recipe, stderr);
+        return BAD_INPUT;
     }
     struct recipe *recipe = NULL;
     struct problems problems = {0};

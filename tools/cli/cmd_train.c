@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/cmd_train.h"
+#include "tools/cli/commands.h"
 
 #include "parallel/comm.h"
 #include "tools/cli/cmd_plan.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
+const char help_train[] =
     "cuboid train RECIPE [key=value ...] [--restarts N] [--launch COMMAND] [--no-check]\n"
     "\n"
     "Trains the recipe's model. Without a launcher all ranks are threads of this process; under mpirun or\n"
@@ -132,10 +132,6 @@ static int train_with(int argc, char **argv, bool supervised)
 
 int cmd_train(int argc, char **argv)
 {
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     for (int i = 1; i < argc; i++)
         if (strncmp(argv[i], "--restart", strlen("--restart")) == 0 ||
             strncmp(argv[i], "--launch", strlen("--launch")) == 0 || strcmp(argv[i], "--no-check") == 0)

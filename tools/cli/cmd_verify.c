@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/cmd_verify.h"
+#include "tools/cli/commands.h"
 
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+const char help_verify[] =
     "cuboid verify RECIPE [key=value ...] [--steps N] [--all]\n"
     "\n"
     "Runs the recipe's layout and one rank on the same data, as threads of this process, and compares\n"
@@ -102,10 +102,6 @@ static int load_reference(const struct arguments *a, char **words, const struct 
 
 int cmd_verify(int argc, char **argv)
 {
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     struct arguments arguments;
     struct recipe *layout = NULL, *one_rank = NULL;
     int size, status = exit_status(parse(argc, argv, &arguments));

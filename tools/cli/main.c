@@ -4,22 +4,7 @@
 #include "base/text.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
-#include "tools/cli/checkpoint/cmd_checkpoint.h"
-#include "tools/cli/cmd_hang.h"
-#include "tools/cli/cmd_plan.h"
-#include "tools/cli/cmd_recipe.h"
-#include "tools/cli/cmd_train.h"
-#include "tools/cli/cmd_verify.h"
-#include "tools/cli/data/cmd_data.h"
-#include "tools/cli/doctor/cmd_doctor.h"
-#include "tools/cli/model/cmd_evaluate.h"
-#include "tools/cli/model/cmd_generate.h"
-#include "tools/cli/profile/cmd_profile.h"
-#include "tools/cli/runs/cmd_runs.h"
-#include "tools/cli/schedule/cmd_schedule.h"
-#include "tools/cli/submit/cmd_submit.h"
-#include "tools/cli/sweep/cmd_sweep.h"
-#include "tools/cli/table/cmd_table.h"
+#include "tools/cli/commands.h"
 #include "trainer/recipe/recipe.h"
 
 #include <errno.h>
@@ -31,29 +16,12 @@
 static const struct command {
     const char *name;
     int (*run)(int argc, char **argv); // argv[0] is the command's name
-    const char *arguments;
+    const char *arguments, *summary;
     const char *help;
 } commands[] = {
-    {"train", cmd_train, "RECIPE [key=value ...]", "train a model (under a launcher: one process per rank)"},
-    {"verify", cmd_verify, "RECIPE [key=value ...]",
-     "compare a layout with one rank: losses, gradients, weights"},
-    {"plan", cmd_plan, "RECIPE [key=value ...]", "memory and step time of a recipe on a cluster"},
-    {"sweep", cmd_sweep, "SWEEP.yaml [key=value ...]", "plan all layouts of a recipe, and compare them"},
-    {"submit", cmd_submit, "RECIPE [key=value ...]", "submit a recipe to Slurm: saves, requeues, resumes"},
-    {"runs", cmd_runs, "DIR ... [--csv]", "compare finished runs"},
-    {"table", cmd_table, "NAME | FILE.csv | --list",
-     "published scaling tables: published values next to predicted ones"},
-    {"evaluate", cmd_evaluate, "RUN [--data PREFIX]", "loss and accuracy of a trained model"},
-    {"generate", cmd_generate, "RUN --prompt TEXT", "generate text with a trained model"},
-    {"checkpoint", cmd_checkpoint, "inspect | import | export",
-     "inspect, compare, rewrite, import, export checkpoints"},
-    {"schedule", cmd_schedule, "NAME -p P -m M", "simulate and draw a pipeline schedule"},
-    {"data", cmd_data, "prepare | inspect", "tokenize text into datasets, and inspect them"},
-    {"recipe", cmd_recipe, "RECIPE [key=value ...]",
-     "validate a recipe; print every key with its value and origin"},
-    {"profile", cmd_profile, "check | fit | --list", "check, list and fit cluster profiles"},
-    {"hang", cmd_hang, "FILE", "explain a flight-recorder dump: who waits for whom"},
-    {"doctor", cmd_doctor, "[--profile FILE]", "report this machine's devices, libraries and speed"},
+#define ROW(name, arguments, summary) {#name, cmd_##name, arguments, summary, help_##name},
+    COMMANDS(ROW)
+#undef ROW
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
@@ -61,7 +29,8 @@ static void print_help(FILE *to)
 {
     fputs("cuboid trains GPTs on a data x tensor x pipeline parallel mesh, from one YAML recipe.\n\n", to);
     for (int i = 0; i < COMMAND_COUNT; i++)
-        fprintf(to, "  cuboid %-10s %-26s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+        fprintf(to, "  cuboid %-10s %-26s %s\n", commands[i].name, commands[i].arguments,
+                commands[i].summary);
     fputs(
         "\n'cuboid COMMAND --help' for details, 'cuboid help KEY' for a recipe key, 'cuboid --version' for\n"
         "build options. key=value sets any recipe key (parallel.tensor_parallel_size=2, or tp=2).\n"
@@ -109,15 +78,6 @@ static const struct command *find_command(const char *name)
         if (strcmp(name, commands[i].name) == 0)
             return &commands[i];
     return NULL;
-}
-
-/* word: the next argument, which may be a subcommand with its own help. */
-static int print_help_of(const struct command *command, char *name, char *word)
-{
-    char help[] = "--help";
-    if (command->run == cmd_profile && strcmp(word, "fit") == 0)
-        return command->run(3, (char *[]){name, word, help, NULL});
-    return command->run(2, (char *[]){name, help, NULL});
 }
 
 /* cuboid help KEY: true if there is such a key, or section. */
@@ -168,9 +128,10 @@ static int run(int argc, char **argv)
         return 0;
     if (command == NULL)
         return refuse_command(name);
-    if (help || asks_for_help(argc - 1, argv + 1))
-        return print_help_of(command, name, argc > (help ? 3 : 2) ? argv[help ? 3 : 2] : "");
-    return command->run(argc - 1, argv + 1);
+    if (!help && !asks_for_help(argc - 1, argv + 1))
+        return command->run(argc - 1, argv + 1);
+    fputs(command->help, stdout);
+    return 0;
 }
 
 /* Opens a standard file descriptor that the caller has closed: otherwise the next opened file, perhaps a

@@ -16,7 +16,7 @@
 #include "schedules/schedule.h"
 #include "tests/support/tiny_verify.h"
 #include "tests/support/trace.h"
-#include "tools/cli/cmd_verify.h"
+#include "tools/cli/commands.h"
 
 #include <string.h>
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Command lines: all of cuboid schedule, and what cuboid generate rejects before it loads a model. */
 #include "tests/unit/commands/words.h"
-#include "tools/cli/cmd_hang.h"
-#include "tools/cli/model/cmd_generate.h"
+#include "tools/cli/commands.h"
 #include "tools/cli/recipe_argument.h"
-#include "tools/cli/schedule/cmd_schedule.h"
 #include "tools/cli/schedule/cmd_schedule_print.h"
 #include "tools/cli/schedule/cmd_schedule_progress.h"
 
@@ -449,7 +447,7 @@ Test(generate_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
         "generate: --top-p 1.5 is invalid; use a number from 1e-06 to 1\ncuboid: "
         "generate: unknown option --temprature (did you mean --temperature?); valid "
         "options: --prompt, --prompts, --tokens, --temperature, --top-k, --top-p, "
-        "--seed, --chat-template, --system, --stop, --no-stop, --help, -h\n"
+        "--seed, --chat-template, --system, --stop, --no-stop\n"
         "cuboid: generate: --prompt needs a value\n");
 }
 

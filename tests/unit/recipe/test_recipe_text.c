@@ -4,7 +4,7 @@
 #include "tests/unit/recipe/recipe_case.h"
 
 #include "base/philox.h"
-#include "tools/cli/cmd_recipe.h"
+#include "tools/cli/commands.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <glob.h>

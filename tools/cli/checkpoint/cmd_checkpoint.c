@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+const char help_checkpoint[] =
     "cuboid checkpoint inspect CKPT [--json] [--verify]\n"
     "cuboid checkpoint diff A B [--json]\n"
     "cuboid checkpoint reshard CKPT -o OUT [tp=N] [pp=N] [dp=N] [key=value ...]\n"
@@ -70,11 +70,6 @@ int cmd_checkpoint(int argc, char **argv)
     if (argc < 2)
         return checkpoint_exit(
             fail(BAD_USAGE, "checkpoint: subcommand missing; use inspect, diff, reshard, import or export"));
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(help, stdout);
-            return 0;
-        }
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
             argv[1] = name;

@@ -4,8 +4,6 @@
 
 #include "trainer/checkpoint/checkpoint_source.h"
 
-int cmd_checkpoint(int argc, char **argv);
-
 /* The subcommands; argv[0] is their name. Return the exit status. */
 int checkpoint_inspect(int argc, char **argv);
 int checkpoint_diff(int argc, char **argv);

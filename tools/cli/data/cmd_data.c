@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/data/cmd_data.h"
+#include "tools/cli/commands.h"
 
 #include "base/text.h"
 #include "tools/cli/data/cmd_data_options.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-static const char help_text[] =
+const char help_data[] =
     "cuboid data prepare TEXT... -o PREFIX   tokenize text into PREFIX.bin and PREFIX.idx\n"
     "cuboid data inspect PREFIX              print statistics and the first documents of a dataset\n"
     "\n"
@@ -86,8 +86,6 @@ static enum status parse_options(int argc, char **argv, struct data_options *o)
         {"--no-append-eod", OPTION_CLEAR, &o->append_eod, 0, 0},
         {"--skip-invalid", OPTION_FLAG, &o->skip_invalid, 0, 0},
         {"--overwrite", OPTION_FLAG, &o->overwrite, 0, 0},
-        {"--help", OPTION_FLAG, &o->help, 0, 0},
-        {"-h", OPTION_FLAG, &o->help, 0, 0},
         {"-", OPTION_REST, NULL, 0, 0}, // standard input
         {"--", OPTION_END, NULL, 0, 0},
     };
@@ -122,10 +120,6 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
 static enum status run(const char *command, int argc, char **argv, struct data_options *o)
 {
     TRY(parse_options(argc, argv, o));
-    if (o->help || strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
-        fputs(help_text, stdout);
-        return OK;
-    }
     for (int i = 0; i < o->input_count; i++)
         if (o->inputs[i][0] == 0)
             return fail(BAD_USAGE, "%s: the name of input %d is empty; use %s", command, i + 1,

@@ -10,7 +10,7 @@ struct data_options {
     const char *output, *tokenizer, *vocab_file, *merge_file, *tokenizer_model;
     const char *documents, *split_lines, *json_key, *format, *threads;
     const char *chat_template, *seq_length; // of conversations
-    bool append_eod, skip_invalid, overwrite, help;
+    bool append_eod, skip_invalid, overwrite;
     const char **inputs; // positional arguments, in order; space for argc
     int input_count;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid doctor: which devices, libraries and launchers this machine has, what is missing and how to
  * install it, and measured rates, which it writes as a cluster profile. */
-#include "tools/cli/doctor/cmd_doctor.h"
+#include "tools/cli/commands.h"
 
 #include "kernels/device.h"
 #include "kernels/device_info.h"
@@ -170,7 +170,7 @@ static int examine(const char *profile, bool quick)
     return 0;
 }
 
-static const char help[] =
+const char help_doctor[] =
     "cuboid doctor [--profile FILE [--quick]]\n"
     "cuboid doctor --check [RECIPE [key=value ...]] [--seconds S] [--report]\n"
     "\n"
@@ -260,10 +260,6 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 
 int cmd_doctor(int argc, char **argv)
 {
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     struct arguments arguments = {.seconds = CHECK_S, .words = calloc((size_t)argc + 2, sizeof(char *))};
     CHECK(arguments.words != NULL);
     arguments.words[0] = argv[0];

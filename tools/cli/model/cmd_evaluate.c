@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/model/cmd_evaluate.h"
+#include "tools/cli/commands.h"
 
 #include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+const char help_evaluate[] =
     "cuboid evaluate RECIPE|CHECKPOINT|RUN-DIR [key=value ...] [--data PREFIX] [--split valid|test]\n"
     "                [--by-document] [--task FILE.jsonl] [--samples FILE] [--json]\n"
     "\n"
@@ -39,7 +39,7 @@ static const char help[] =
 
 struct arguments {
     const char *data, *split, *task, *samples;
-    bool by_document, json, help, short_help;
+    bool by_document, json;
     const char **rest; // model, then overrides
     int rest_count;
 };
@@ -86,13 +86,11 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--samples", OPTION_TEXT, &out->samples, 0, 0},
         {"--by-document", OPTION_FLAG, &out->by_document, 0, 0},
         {"--json", OPTION_FLAG, &out->json, 0, 0},
-        {"--help", OPTION_FLAG, &out->help, 0, 0},
-        {"-h", OPTION_FLAG, &out->short_help, 0, 0},
     };
     if (out->rest == NULL)
         return fail(NO_MEMORY, "no memory for the arguments");
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
-    return out->help || out->short_help ? OK : check(out);
+    return check(out);
 }
 
 /* ---- the result ---- */
@@ -252,9 +250,7 @@ int cmd_evaluate(int argc, char **argv)
 {
     struct arguments arguments;
     int status = exit_status(parse(argc, argv, &arguments));
-    if (status == 0 && (arguments.help || arguments.short_help))
-        fputs(help, stdout);
-    else if (status == 0)
+    if (status == 0)
         status = run_command(&arguments);
     free(arguments.rest);
     return status;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/model/cmd_generate.h"
+#include "tools/cli/commands.h"
 
 #include "parallel/launcher.h"
 #include "tools/cli/model/model_argument.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
+const char help_generate[] =
     "cuboid generate RECIPE|CHECKPOINT|RUN-DIR [key=value ...] --prompt TEXT | --prompts FILE\n"
     "\n"
     "Generates text with a trained model, on one rank, whatever layout trained it; with tp=N or pp=N on N\n"
@@ -48,7 +48,7 @@ struct arguments {
     double temperature, top_p;
     const char *chat_template, *system;
     struct option_texts stops;
-    bool no_stop, help, short_help;
+    bool no_stop;
     const char **rest; // model, then overrides
     int rest_count;
 };
@@ -68,15 +68,11 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--system", OPTION_TEXT, &out->system, 0, 0},
         {"--stop", OPTION_TEXTS, &out->stops, 0, 0},
         {"--no-stop", OPTION_FLAG, &out->no_stop, 0, 0},
-        {"--help", OPTION_FLAG, &out->help, 0, 0},
-        {"-h", OPTION_FLAG, &out->short_help, 0, 0},
     };
     out->rest = calloc((size_t)argc, sizeof *out->rest);
     if (out->rest == NULL)
         return fail(NO_MEMORY, "no memory for the arguments");
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
-    if (out->help || out->short_help)
-        return OK;
     if (out->rest_count == 0)
         return fail(BAD_USAGE, "generate: no model given; use a recipe, a checkpoint or a run directory: "
                                "cuboid generate runs/quickstart --prompt TEXT");
@@ -354,9 +350,7 @@ int cmd_generate(int argc, char **argv)
 {
     struct arguments arguments;
     int status = exit_status(parse(argc, argv, &arguments));
-    if (status == 0 && (arguments.help || arguments.short_help))
-        fputs(help, stdout);
-    else if (status == 0)
+    if (status == 0)
         status = run_command(&arguments);
     free(arguments.rest);
     return status;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid profile: checks and lists cluster profiles; fits one (profile_fit.c). */
-#include "tools/cli/profile/cmd_profile.h"
+#include "tools/cli/commands.h"
 
 #include "tools/cli/options.h"
 #include "tools/cli/profile/profile_fit.h"
@@ -11,6 +11,40 @@
 
 #include <stdio.h>
 #include <string.h>
+
+const char help_profile[] =
+    "cuboid profile check FILE|NAME   check a cluster profile; print every key with its unit and origin\n"
+    "cuboid profile fit TABLE...      fit a profile to step times\n"
+    "cuboid profile validate TABLE@PROFILE...   errors on rows that a fit has not seen\n"
+    "cuboid profile --list            list the shipped profiles\n"
+    "cuboid profile --reference       print every key with its range, default and meaning\n"
+    "A FILE has a slash in its path or ends in .yaml. cuboid doctor --profile FILE measures one.\n"
+    "\n"
+    "cuboid profile fit TABLE... --base PROFILE -o FILE [--recipe R] [--fast] [key=value ...]\n"
+    "\n"
+    "Fits the efficiency parameters (section `model`) of a cluster profile to step times of your own runs\n"
+    "or published ones. Prints how well the rows determine each parameter, and the error of the step\n"
+    "times, including that on held-out rows.\n"
+    "\n"
+    "  TABLE           a FILE.csv, with columns as for cuboid table, or the name of a published table\n"
+    "  --base PROFILE  the profile to start from; its values are the prior. Rows that name another GPU\n"
+    "                  than its device (gpu_type) are left out\n"
+    "  -o FILE         the fitted profile, complete; without it, only the tables are printed\n"
+    "  --recipe R      base recipe of the rows of a FILE.csv\n"
+    "  --fast          do not fit again with rows held out\n"
+    "  key=value       recipe keys for all rows; they override those of the row\n"
+    "\n"
+    "cuboid profile validate TABLE@PROFILE...\n"
+    "\n"
+    "How well step times of clusters with the same device are predicted: the rows of all tables share the\n"
+    "parameters of the device, and each PROFILE has its own of network and program. Prints the errors of\n"
+    "\n"
+    "  one device        a fit to all rows\n"
+    "  paper out         the rows of a table, fitted to the others; its cluster has another table\n"
+    "  cluster out       the rows of a cluster, fitted to the others; its network as in PROFILE\n"
+    "  fitted to 15      the other rows of that cluster, after a fit to 15 of them that starts there\n"
+    "  utilization       constant utilization, the median of the published ones of each experiment\n"
+    "  FLOPs, bytes      FLOPs plus bytes at the efficiencies of PROFILE, without messages and schedule\n";
 
 static const char usage[] =
     "cuboid profile check FILE|NAME, cuboid profile fit TABLE..., cuboid profile validate TABLE@PROFILE..., "
@@ -68,18 +102,6 @@ static int print_reference(void)
     return print_and_free(&reference);
 }
 
-static int print_help(void)
-{
-    printf(
-        "cuboid profile check FILE|NAME   check a cluster profile; print every key with its unit and origin\n"
-        "cuboid profile fit TABLE...      fit a profile to step times (cuboid profile fit --help)\n"
-        "cuboid profile validate TABLE@PROFILE...   errors on rows that a fit has not seen\n"
-        "cuboid profile --list            list the shipped profiles\n"
-        "cuboid profile --reference       print every key with its range, default and meaning\n"
-        "A FILE has a slash in its path or ends in .yaml. cuboid doctor --profile FILE measures one.\n");
-    return 0;
-}
-
 int cmd_profile(int argc, char **argv)
 {
     bool wants_list = false, wants_reference = false;
@@ -90,8 +112,6 @@ int cmd_profile(int argc, char **argv)
         {.name = "--list", .type = OPTION_FLAG, .value = &wants_list},
         {.name = "--reference", .type = OPTION_FLAG, .value = &wants_reference},
     };
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
-        return print_help();
     if (argc > 1 && strcmp(argv[1], "fit") == 0) {
         argv[1] = fit;
         return profile_fit(argc - 1, argv + 1);

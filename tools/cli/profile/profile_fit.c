@@ -12,21 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
-    "cuboid profile fit TABLE... --base PROFILE -o FILE [--recipe R] [--fast] [key=value ...]\n"
-    "\n"
-    "Fits the efficiency parameters (section `model`) of a cluster profile to step times of your own runs\n"
-    "or published ones. Prints how well the rows determine each parameter, and the error of the step\n"
-    "times, including that on held-out rows.\n"
-    "\n"
-    "  TABLE           a FILE.csv, with columns as for cuboid table, or the name of a published table\n"
-    "  --base PROFILE  the profile to start from; its values are the prior. Rows that name another GPU\n"
-    "                  than its device (gpu_type) are left out\n"
-    "  -o FILE         the fitted profile, complete; without it, only the tables are printed\n"
-    "  --recipe R      base recipe of the rows of a FILE.csv\n"
-    "  --fast          do not fit again with rows held out\n"
-    "  key=value       recipe keys for all rows; they override those of the row\n";
-
 struct arguments {
     const char *base, *out, *recipe;
     bool fast;
@@ -227,11 +212,9 @@ int profile_fit(int argc, char **argv)
 {
     struct arguments arguments = {.tables = calloc((size_t)argc + 1, sizeof(char *)),
                                   .overrides = calloc((size_t)argc + 1, sizeof(char *))};
-    int status = 0;
+    int status;
     if (arguments.tables == NULL || arguments.overrides == NULL)
         status = exit_status(fail(NO_MEMORY, "no memory for the arguments"));
-    else if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
-        fputs(help, stdout);
     else {
         status = exit_status_of_input(parse(argc, argv, &arguments));
         status = status == 0 ? fit(&arguments) : status;

@@ -11,19 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "cuboid profile validate TABLE@PROFILE...\n"
-    "\n"
-    "How well step times of clusters with the same device are predicted: the rows of all tables share the\n"
-    "parameters of the device, and each PROFILE has its own of network and program. Prints the errors of\n"
-    "\n"
-    "  one device        a fit to all rows\n"
-    "  paper out         the rows of a table, fitted to the others; its cluster has another table\n"
-    "  cluster out       the rows of a cluster, fitted to the others; its network as in PROFILE\n"
-    "  fitted to 15      the other rows of that cluster, after a fit to 15 of them that starts there\n"
-    "  utilization       constant utilization, the median of the published ones of each experiment\n"
-    "  FLOPs, bytes      FLOPs plus bytes at the efficiencies of PROFILE, without messages and schedule\n";
-
 enum { FEW_ROWS = 15, MIN_ROWS = 20 };
 enum protocol { ONE_DEVICE, PAPER_OUT, CLUSTER_OUT, FITTED_TO_FEW, UTILIZATION, ROOFLINE, PROTOCOLS };
 static const char *const protocol_names[PROTOCOLS] = {"one device",   "paper out",   "cluster out",
@@ -283,10 +270,6 @@ int profile_validate(int argc, char **argv)
 {
     struct validation v = {.table_count = argc - 1};
     const size_t count = (size_t)argc;
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     if (argc < 2)
         return exit_status(fail(BAD_USAGE, "profile validate: no table given; use cuboid profile validate "
                                            "TABLE@PROFILE... (cuboid table --list has the tables)"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid runs: finished runs, compared by metrics.jsonl and recipe.yaml of their folders. */
-#include "tools/cli/runs/cmd_runs.h"
+#include "tools/cli/commands.h"
 
 #include "tools/cli/options.h"
 #include "tools/cli/published_csv.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
+const char help_runs[] =
     "cuboid runs DIR ... [--csv]\n"
     "\n"
     "Compares finished runs: layout, step time (median without the first step), tokens/s, speed-up over\n"
@@ -224,10 +224,6 @@ int cmd_runs(int argc, char **argv)
 {
     bool csv = false;
     const struct option options[] = {{"--csv", OPTION_FLAG, &csv, 0, 0}};
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     const char **dirs = calloc((size_t)argc + 1, sizeof *dirs);
     int count = 0, status = 0;
     if (dirs == NULL)

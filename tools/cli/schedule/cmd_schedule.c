@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/schedule/cmd_schedule.h"
+#include "tools/cli/commands.h"
 
 #include "schedules/csv/csv.h"
 #include "tools/cli/options.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+const char help_schedule[] =
     "cuboid schedule NAME -p P -m M [-v V] [--text|--times|--csv|--json] [--svg FILE [--critical]]\n"
     "                [--trace FILE]\n"
     "cuboid schedule FILE.csv [the same options]\n"
@@ -71,7 +71,7 @@ struct arguments {
     struct output outputs[OUTPUTS];
     double limit;
     int stages; // number of stages in --cost-file
-    bool text, times, csv, json, critical, list, help, short_help;
+    bool text, times, csv, json, critical, list;
 };
 
 /* Not the name of a schedule. */
@@ -149,8 +149,6 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--critical", OPTION_FLAG, &out->critical, 0, 0},
         {"--trace", OPTION_TEXT, &out->outputs[TRACE].path, 0, 0},
         {"--list", OPTION_FLAG, &out->list, 0, 0},
-        {"--help", OPTION_FLAG, &out->help, 0, 0},
-        {"-h", OPTION_FLAG, &out->short_help, 0, 0},
     };
     const char **rest = calloc((size_t)argc, sizeof *rest);
     int count = 0;
@@ -162,7 +160,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         status = fail(BAD_USAGE, "schedule: expected one name, not %s and %s", rest[0], rest[1]);
     free(rest);
     TRY(status);
-    return out->help || out->short_help || out->list ? OK : check(out);
+    return out->list ? OK : check(out);
 }
 
 /* Prints the chart on standard output unless another form is requested, and writes the files. These are
@@ -306,9 +304,7 @@ int cmd_schedule(int argc, char **argv)
     int status = exit_status(parse(argc, argv, &arguments));
     if (status != 0)
         return status;
-    if (arguments.help || arguments.short_help)
-        fputs(help, stdout);
-    else if (arguments.list)
+    if (arguments.list)
         print_schedule_list();
     else
         status = exit_status(run(&arguments));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid submit: writes a batch script, and passes it to sbatch. */
-#include "tools/cli/submit/cmd_submit.h"
+#include "tools/cli/commands.h"
 
 #include "base/process.h"
 #include "tools/cli/options.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
+const char help_submit[] =
     "cuboid submit RECIPE [key=value ...] [--print] [--after JOB] [--requeues N] [--restarts N]\n"
     "              [--launch COMMAND]\n"
     "\n"
@@ -117,10 +117,6 @@ int cmd_submit(int argc, char **argv)
                                      {"--restarts", OPTION_INTEGER, &arguments.restarts, 0, 1e6},
                                      {"--launch", OPTION_TEXT, &arguments.launch, 0, 0}};
     int count = 0;
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     const char **words = calloc((size_t)argc + 2, sizeof *words);
     CHECK(words != NULL);
     words[0] = argv[0];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid sweep: the layouts of a recipe, planned and compared. */
-#include "tools/cli/sweep/cmd_sweep.h"
+#include "tools/cli/commands.h"
 
 #include "base/clock.h"
 #include "tools/cli/options.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
+const char help_sweep[] =
     "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [--all] [-o FILE.csv] [--html FILE]\n"
     "             [--run [K]] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
     "\n"
@@ -294,10 +294,6 @@ static int run(struct arguments *arguments)
 int cmd_sweep(int argc, char **argv)
 {
     struct arguments arguments;
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     int status = exit_status_of_input(parse(argc, argv, &arguments));
     if (status == 0)
         status = run(&arguments);

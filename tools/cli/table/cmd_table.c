@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid table: published runs, with predictions. */
-#include "tools/cli/table/cmd_table.h"
+#include "tools/cli/commands.h"
 
 #include "base/clock.h"
 #include "tools/cli/options.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
+const char help_table[] =
     "cuboid table NAME | FILE.csv [key=value ...] [--profile P] [--recipe R] [--html FILE] [--json]\n"
     "             [--run [RANKS]] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
     "cuboid table --list\n"
@@ -192,10 +192,6 @@ static int predict(const struct arguments *arguments)
 int cmd_table(int argc, char **argv)
 {
     struct arguments arguments;
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
     int status = exit_status_of_input(parse(argc, argv, &arguments));
     if (status == 0)
         status = arguments.list ? list() : arguments.columns ? print_columns() : predict(&arguments);
