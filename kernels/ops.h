@@ -20,6 +20,7 @@
 
 #include "base/philox.h"
 #include "base/rope_scaling.h"
+#include "kernels/activation.h"
 #include "kernels/device.h"
 #include "kernels/numbers/number_format.h"
 
@@ -87,33 +88,15 @@ enum op_kind {
 // clang-format on
 const char *op_name(enum op_kind kind);
 
-/* Activation functions; with a gate, x has twice the columns of y (2002.05202):
- *
- *     gelu          x/2 (1 + erf(x/sqrt 2))           swiglu      silu(x[:, :F]) * x[:, F:]
- *     gelu_tanh     its tanh approximation (GPT-2)    geglu       gelu(x[:, :F]) * x[:, F:]
- *     squared_relu  max(x, 0)^2 (2109.08668)          geglu_tanh  gelu_tanh(x[:, :F]) * x[:, F:] */
-#define ACTIVATIONS(row) row(GELU) row(GELU_TANH) row(SQUARED_RELU) row(SWIGLU) row(GEGLU) row(GEGLU_TANH)
-enum activation_kind {
-#define ACTIVATION_ROW(kind) ACTIVATION_##kind,
-    ACTIVATIONS(ACTIVATION_ROW)
-#undef ACTIVATION_ROW
-        ACTIVATION_GATED = ACTIVATION_SWIGLU // the first one with a gate
-};
-enum { ACTIVATION_KINDS = ACTIVATION_GEGLU_TANH + 1 };
-static inline bool activation_is_gated(enum activation_kind kind)
-{
-    return kind >= ACTIVATION_GATED;
-}
-
 /* The epilogue of a GEMM, equivalent to running the named op on the result: at most one of the three. A
  * device with kernel_options.epilogues fuses it into the GEMM, which saves a round trip of c through memory:
  * the activation, or its derivative, is then applied before c, or dy, is rounded to the working type, not
  * after. */
 struct epilogue {
-    enum activation_kind activation; // of `after` and `before`; not gated: x would be wider than y
-    struct tensor after;             // [M, N] = activation_forward(x = c)
-    struct tensor before;            // [M, N] x: c = activation_backward(x, dy = the GEMM's result)
-    struct tensor bias_gradient;     // f32[M] += column_sum(a), when c is a weight gradient: a is transposed
+    enum activation activation;  // of `after` and `before`; not gated: x would be wider than y
+    struct tensor after;         // [M, N] = activation_forward(x = c)
+    struct tensor before;        // [M, N] x: c = activation_backward(x, dy = the GEMM's result)
+    struct tensor bias_gradient; // f32[M] += column_sum(a), when c is a weight gradient: a is transposed
 };
 
 /* c[M, N] = op(a)[M, K] op(b)[K, N] (+ bias[N]) (+ c, when accumulate). c may be f32 with narrower a and b,
@@ -193,12 +176,12 @@ struct norm_backward {
 };
 
 struct activation_forward {
-    enum activation_kind kind;
+    enum activation kind;
     struct tensor x; // [T, F], with a gate [T, 2F]: gate, then up
     struct tensor y; // [T, F]
 };
 struct activation_backward {
-    enum activation_kind kind;
+    enum activation kind;
     struct tensor x, dy;
     struct tensor dx; // same shape as x; may alias dy, except with a gate
 };

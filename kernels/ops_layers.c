@@ -69,7 +69,7 @@ enum status norm_backward(struct stream *stream, struct norm_backward args)
     return submit_op(stream, &(struct op){.kind = OP_NORM_BACKWARD, .norm_backward = args});
 }
 
-static int64_t activation_parts(enum activation_kind kind)
+static int64_t activation_parts(enum activation kind)
 {
     return activation_is_gated(kind) ? 2 : 1;
 }

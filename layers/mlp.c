@@ -1,25 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/mlp.h"
 
-static enum activation_kind kind_of(const struct layer_context *context)
-{
-    switch (context->model->activation) {
-    case GELU:
-        return ACTIVATION_GELU;
-    case GELU_TANH:
-        return ACTIVATION_GELU_TANH;
-    case SQUARED_RELU:
-        return ACTIVATION_SQUARED_RELU;
-    case SWIGLU:
-        return ACTIVATION_SWIGLU;
-    case GEGLU:
-        return ACTIVATION_GEGLU;
-    case GEGLU_TANH:
-        return ACTIVATION_GEGLU_TANH;
-    }
-    die(__FILE__, __LINE__, "activation", "unknown kind %d", (int)context->model->activation);
-}
-
 void mlp_declare_params(struct declaration *d)
 {
     const struct model_config *m = d->model;
@@ -66,7 +47,7 @@ struct mlp mlp_declare(const struct layer_context *context, struct slot_layout *
 enum status mlp_activate(const struct mlp *mlp, const struct pass *pass)
 {
     return activation_forward(pass->context->compute,
-                              (struct activation_forward){.kind = kind_of(pass->context),
+                              (struct activation_forward){.kind = pass->context->model->activation,
                                                           .x = pass_tensor(pass, mlp->before),
                                                           .y = pass_tensor(pass, mlp->after)});
 }
@@ -84,9 +65,9 @@ enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass,
 {
     struct tensor before = pass_tensor(pass, mlp->before);
     if (fuses_activation(pass->context))
-        return column_linear_forward(
-            &mlp->in, pass, x, before,
-            (struct epilogue){.activation = kind_of(pass->context), .after = pass_tensor(pass, mlp->after)});
+        return column_linear_forward(&mlp->in, pass, x, before,
+                                     (struct epilogue){.activation = pass->context->model->activation,
+                                                       .after = pass_tensor(pass, mlp->after)});
     TRY(column_linear_forward(&mlp->in, pass, x, before, (struct epilogue){0}));
     return mlp_activate(mlp, pass);
 }
@@ -100,7 +81,7 @@ enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, stru
 /* Everything but the matmul with the first layer's weight. */
 static enum status backward_features(const struct mlp *mlp, const struct pass *pass)
 {
-    enum activation_kind kind = kind_of(pass->context);
+    enum activation kind = pass->context->model->activation;
     struct tensor before = pass_tensor(pass, mlp->before), dbefore = pass_tensor(pass, mlp->dbefore);
     if (activation_is_gated(kind)) {
         struct tensor dafter = pass_tensor(pass, mlp->dafter);

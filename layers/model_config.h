@@ -11,6 +11,7 @@
 #pragma once
 
 #include "base/rope_scaling.h"
+#include "kernels/activation.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,16 +21,6 @@ enum position_embedding { LEARNED_ABSOLUTE, ROPE, ALIBI };
 enum normalization { LAYER_NORM, RMS_NORM };
 /* Parallel: both branches of a block read its input, through one norm or through two. */
 enum block_type { BLOCK_SEQUENTIAL, BLOCK_PARALLEL, BLOCK_PARALLEL_TWO_NORMS };
-
-enum activation {
-    GELU,      // x Phi(x), with erf
-    GELU_TANH, // the tanh approximation: GPT-2's, and Megatron's with bias-GELU fusion
-    SQUARED_RELU,
-    // Gated, with two input matrices of F features each:
-    SWIGLU, // silu(gate) * up
-    GEGLU,  // gelu(gate) * up
-    GEGLU_TANH
-};
 
 /* A list of integers about layers, or a single integer in place of a list. */
 struct layer_list {
@@ -79,7 +70,7 @@ struct model_config {
 
 static inline bool model_is_gated(const struct model_config *m)
 {
-    return m->activation >= SWIGLU;
+    return activation_is_gated(m->activation);
 }
 
 static inline bool model_has_qkv_bias(const struct model_config *m)

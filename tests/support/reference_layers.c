@@ -162,13 +162,7 @@ void reference_attention_layer(const struct reference_model *r, int layer, const
 void reference_mlp(const struct reference_model *r, int layer, const double *x, double *y)
 {
     const struct model_config *m = r->model;
-    static const enum activation_kind kinds[] = {[GELU] = ACTIVATION_GELU,
-                                                 [GELU_TANH] = ACTIVATION_GELU_TANH,
-                                                 [SQUARED_RELU] = ACTIVATION_SQUARED_RELU,
-                                                 [SWIGLU] = ACTIVATION_SWIGLU,
-                                                 [GEGLU] = ACTIVATION_GEGLU,
-                                                 [GEGLU_TANH] = ACTIVATION_GEGLU_TANH};
-    const bool gated = activation_is_gated(kinds[m->activation]);
+    const bool gated = activation_is_gated(m->activation);
     int64_t tokens = tokens_of(r), f = m->ffn_hidden_size, width = gated ? 2 * f : f;
     double *one = doubles(tokens * f), *before = doubles(tokens * width), *after = doubles(tokens * f);
     const char *names[] = {gated ? "mlp.gate" : "mlp.fc1", "mlp.up"};
@@ -177,7 +171,7 @@ void reference_mlp(const struct reference_model *r, int layer, const double *x, 
         for (int64_t t = 0; t < tokens; t++)
             memcpy(before + t * width + half * f, one + t * f, (size_t)f * sizeof *one);
     }
-    reference_activation_forward(kinds[m->activation], tokens, f, before, after);
+    reference_activation_forward(m->activation, tokens, f, before, after);
     linear_of_layer(r, layer, "mlp.fc2", false, after, y);
     free(one);
     free(before);

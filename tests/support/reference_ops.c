@@ -81,7 +81,7 @@ void reference_norm_backward(const struct reference_norm *op, const double *mean
     }
 }
 
-static double activate(enum activation_kind kind, double x)
+static double activate(enum activation kind, double x)
 {
     switch (kind) {
     case ACTIVATION_GELU:
@@ -98,7 +98,7 @@ static double activate(enum activation_kind kind, double x)
     return x / (1.0 + exp(-x));
 }
 
-static double activate_slope(enum activation_kind kind, double x)
+static double activate_slope(enum activation kind, double x)
 {
     switch (kind) {
     case ACTIVATION_GELU:
@@ -119,7 +119,7 @@ static double activate_slope(enum activation_kind kind, double x)
     return s + x * s * (1.0 - s);
 }
 
-void reference_activation_forward(enum activation_kind kind, int64_t rows, int64_t columns, const double *x,
+void reference_activation_forward(enum activation kind, int64_t rows, int64_t columns, const double *x,
                                   double *y)
 {
     for (int64_t t = 0; t < rows; t++) {
@@ -133,7 +133,7 @@ void reference_activation_forward(enum activation_kind kind, int64_t rows, int64
     }
 }
 
-void reference_activation_backward(enum activation_kind kind, int64_t rows, int64_t columns, const double *x,
+void reference_activation_backward(enum activation kind, int64_t rows, int64_t columns, const double *x,
                                    const double *dy, double *dx)
 {
     for (int64_t t = 0; t < rows; t++) {

@@ -26,9 +26,9 @@ void reference_norm_backward(const struct reference_norm *op, const double *mean
                              const double *dy, double *dx, double *dweight, double *dbias);
 
 /* x[rows, columns], with a gate [rows, 2 columns]. */
-void reference_activation_forward(enum activation_kind kind, int64_t rows, int64_t columns, const double *x,
+void reference_activation_forward(enum activation kind, int64_t rows, int64_t columns, const double *x,
                                   double *y);
-void reference_activation_backward(enum activation_kind kind, int64_t rows, int64_t columns, const double *x,
+void reference_activation_backward(enum activation kind, int64_t rows, int64_t columns, const double *x,
                                    const double *dy, double *dx);
 
 void reference_rope(int64_t rows, int64_t heads, int64_t head_dim, const int32_t *position, double base,

@@ -133,7 +133,7 @@ static void bench_norms(struct bench *b)
     bench_release(&b->memory);
 }
 
-static void bench_activation(struct bench *b, enum activation_kind kind, const char *name, double times)
+static void bench_activation(struct bench *b, enum activation kind, const char *name, double times)
 {
     int64_t t = b->tokens, ffn = b->model.ffn, width = kind == ACTIVATION_SWIGLU ? 2 * ffn : ffn;
     struct activation_forward f = {

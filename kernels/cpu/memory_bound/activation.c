@@ -16,7 +16,7 @@
 #define GELU_TANH_CUBE 0.044715F
 
 /* Of the gate, with a gate. */
-VECTOR_INLINE vec step_of(enum activation_kind kind, vec x)
+VECTOR_INLINE vec step_of(enum activation kind, vec x)
 {
     vec unused;
     switch (kind) {
@@ -35,7 +35,7 @@ VECTOR_INLINE vec step_of(enum activation_kind kind, vec x)
 }
 
 /* d (x step(x)) / dx. */
-VECTOR_INLINE vec slope_of(enum activation_kind kind, vec x, vec *step)
+VECTOR_INLINE vec slope_of(enum activation kind, vec x, vec *step)
 {
     vec slope, held = vec_clamp(x, SLOPE_LIMIT);
     switch (kind) {
@@ -58,14 +58,14 @@ VECTOR_INLINE vec slope_of(enum activation_kind kind, vec x, vec *step)
     return *step + held * slope;
 }
 
-VECTOR_INLINE vec forward_lanes(enum activation_kind kind, vec x, vec up)
+VECTOR_INLINE vec forward_lanes(enum activation kind, vec x, vec up)
 {
     vec y = x * step_of(kind, x);
     return activation_is_gated(kind) ? y * up : y;
 }
 
 /* x is the gate of a gated function; only those use `up` and dup. */
-VECTOR_INLINE vec backward_lanes(enum activation_kind kind, vec x, vec up, vec dy, vec *dup)
+VECTOR_INLINE vec backward_lanes(enum activation kind, vec x, vec up, vec dy, vec *dup)
 {
     vec step, slope = slope_of(kind, x, &step);
     if (!activation_is_gated(kind))
@@ -75,8 +75,7 @@ VECTOR_INLINE vec backward_lanes(enum activation_kind kind, vec x, vec up, vec d
 }
 
 /* One row; `kind` is a constant at each call, so each activation has its own loop. */
-VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, const float *up, float *y,
-                               int64_t n)
+VECTOR_INLINE void forward_row(enum activation kind, const float *x, const float *up, float *y, int64_t n)
 {
     const bool gated = activation_is_gated(kind);
     int64_t i = 0;
@@ -92,7 +91,7 @@ VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, const 
 }
 
 /* up and dup: only with a gate. */
-VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const float *up, const float *dy,
+VECTOR_INLINE void backward_row(enum activation kind, const float *x, const float *up, const float *dy,
                                 float *dx, float *dup, int64_t n)
 {
     const bool gated = activation_is_gated(kind);

@@ -51,7 +51,7 @@ static __device__ float normal_cdf(float x)
     return x < 0.0F ? tail : 1.0F - tail;
 }
 
-template <enum activation_kind KIND> __device__ float step_of(float x)
+template <enum activation KIND> __device__ float step_of(float x)
 {
     if (KIND == ACTIVATION_GELU || KIND == ACTIVATION_GEGLU)
         return normal_cdf(x);
@@ -63,7 +63,7 @@ template <enum activation_kind KIND> __device__ float step_of(float x)
 }
 
 /* d (x step(x)) / dx. */
-template <enum activation_kind KIND> __device__ float slope_of(float x, float *step)
+template <enum activation KIND> __device__ float slope_of(float x, float *step)
 {
     const float held = fminf(fmaxf(x, -SLOPE_LIMIT), SLOPE_LIMIT);
     float slope;
@@ -83,7 +83,7 @@ template <enum activation_kind KIND> __device__ float slope_of(float x, float *s
     return *step + held * slope;
 }
 
-template <enum activation_kind KIND, class T> struct activate {
+template <enum activation KIND, class T> struct activate {
     rows<T> x, up, y;
     struct in {
         vec<T> x, up;
@@ -111,7 +111,7 @@ template <enum activation_kind KIND, class T> struct activate {
     }
 };
 
-template <enum activation_kind KIND, class T> struct activate_back {
+template <enum activation KIND, class T> struct activate_back {
     rows<T> x, up, dy, dx, dup;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
@@ -141,7 +141,7 @@ template <class T> static rows<T> second_half(struct tensor t, int64_t columns)
                                : rows_of<T>(tensor_columns(t, columns, 2 * columns));
 }
 
-template <enum activation_kind KIND>
+template <enum activation KIND>
 static enum status forward(struct cuda_queue *queue, const struct activation_forward *op)
 {
     int64_t columns = op->y.dim[1];
@@ -152,7 +152,7 @@ static enum status forward(struct cuda_queue *queue, const struct activation_for
     });
 }
 
-template <enum activation_kind KIND>
+template <enum activation KIND>
 static enum status backward(struct cuda_queue *queue, const struct activation_backward *op)
 {
     int64_t columns = op->dy.dim[1];

@@ -21,7 +21,7 @@ enum form { AFTER, AFTER_BIAS, BEFORE, GRADIENT, GRADIENT_ADDED, FORMS };
 struct epilogue_case {
     enum form form;
     enum dtype dtype;
-    enum activation_kind kind;
+    enum activation kind;
     int64_t m, n, k, extra; // added to the row strides
 };
 

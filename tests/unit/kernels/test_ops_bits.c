@@ -78,11 +78,11 @@ static uint64_t elementwise(struct fixture *fixture)
     uint64_t sum = START;
     struct tensor x = matrix(fixture, "x"), y = matrix(fixture, "y"), dx = matrix(fixture, "dx");
     for (int kind = 0; kind < 2; kind++) {
-        cr_assert_eq(activation_forward(fixture->stream,
-                                        (struct activation_forward){(enum activation_kind)kind, x, y}),
-                     OK);
+        cr_assert_eq(
+            activation_forward(fixture->stream, (struct activation_forward){(enum activation)kind, x, y}),
+            OK);
         cr_assert_eq(activation_backward(fixture->stream,
-                                         (struct activation_backward){(enum activation_kind)kind, x, y, dx}),
+                                         (struct activation_backward){(enum activation)kind, x, y, dx}),
                      OK);
         sum = digest(digest(sum, y.data, ROWS * COLUMNS), dx.data, ROWS * COLUMNS);
     }

@@ -285,8 +285,8 @@ static bool activations(const struct trial *t)
 {
     bool good = true;
     for (int kind = 0; kind < ACTIVATION_KINDS; kind++) {
-        int64_t width = activation_is_gated((enum activation_kind)kind) ? 2 * t->columns : t->columns;
-        struct activation_forward f = {(enum activation_kind)kind, matrix_named(t, "x", t->rows, width),
+        int64_t width = activation_is_gated((enum activation)kind) ? 2 * t->columns : t->columns;
+        struct activation_forward f = {(enum activation)kind, matrix_named(t, "x", t->rows, width),
                                        matrix(t, "y")};
         struct activation_backward b = {f.kind, matrix_named(t, "x", t->rows, width), matrix(t, "dy"),
                                         matrix_named(t, "dx", t->rows, width)};

@@ -97,7 +97,7 @@ Test(reference, rms_norm)
 }
 
 struct activation_case {
-    enum activation_kind kind;
+    enum activation kind;
     const double *x, *c;
 };
 
@@ -113,7 +113,7 @@ Test(reference, activations)
 {
     struct fixture fixture = fixture_open(1);
     for (int k = 0; k < ACTIVATION_KINDS; k++) {
-        const enum activation_kind kind = (enum activation_kind)k;
+        const enum activation kind = (enum activation)k;
         int64_t count = (activation_is_gated(kind) ? 2 : 1) * ROWS * COLUMNS;
         double *x = normals(&fixture, "x", count), *c = normals(&fixture, "c", ROWS * COLUMNS);
         struct activation_case a = {kind, x, c};

@@ -260,7 +260,7 @@ struct activation_error {
     double step, slope; // of step(x), and of x times the step's slope
 };
 
-static struct activation_error activation_error(enum activation_kind kind, double x)
+static struct activation_error activation_error(enum activation kind, double x)
 {
     if (kind == ACTIVATION_SQUARED_RELU) // exact
         return (struct activation_error){0.0, 0.0};
@@ -280,7 +280,7 @@ static struct activation_error activation_error(enum activation_kind kind, doubl
                                      fabs(x) * slope * du * ((tanh_form ? 22.0 : 14.0) + argument)};
 }
 
-static void check_activation(enum activation_kind kind, int64_t rows, int64_t columns, double injected,
+static void check_activation(enum activation kind, int64_t rows, int64_t columns, double injected,
                              int64_t *forward_outside, int64_t *backward_outside)
 {
     struct fixture fixture = fixture_open(2);
@@ -327,14 +327,14 @@ Test(ops_rows, activations)
         for (int r = 0; r < ROW_KINDS; r++) {
             for (int n = 0; n < COLUMN_KINDS; n++) {
                 int64_t forward, backward;
-                check_activation((enum activation_kind)kind, all_rows[r], all_columns[n], 0.0, &forward,
+                check_activation((enum activation)kind, all_rows[r], all_columns[n], 0.0, &forward,
                                  &backward);
                 cr_expect(forward == 0 && backward == 0, "kind %d, %ld x %ld: %ld, %ld outside", kind,
                           (long)all_rows[r], (long)all_columns[n], (long)forward, (long)backward);
             }
         }
         int64_t forward, backward;
-        check_activation((enum activation_kind)kind, 33, 100, 1e-5, &forward, &backward);
+        check_activation((enum activation)kind, 33, 100, 1e-5, &forward, &backward);
         cr_expect(forward > 0 && backward > 0, "the injected fault was not detected");
     }
 }
@@ -370,7 +370,7 @@ Test(ops_rows, activations_of_huge_arguments)
             x[8 + i] = dy[i] = 1.0F;
         }
         int64_t width = activation_is_gated(kind) ? 16 : 8;
-        struct activation_forward f = {(enum activation_kind)kind, tensor_2d(x, F32, 1, width),
+        struct activation_forward f = {(enum activation)kind, tensor_2d(x, F32, 1, width),
                                        tensor_2d(y, F32, 1, 8)};
         struct activation_backward b = {f.kind, f.x, tensor_2d(dy, F32, 1, 8), tensor_2d(dx, F32, 1, width)};
         cr_assert_eq(activation_forward(fixture.stream, f), OK);

@@ -39,7 +39,8 @@ Test(recipe, aliases_are_read)
     const struct recipe *r = l.recipe;
     cr_assert(r->model.num_query_groups == 2 && r->model.ffn_hidden_size == 96 &&
               r->model.rotary_base == 5e5);
-    cr_assert(r->model.norm_epsilon == 1e-6 && r->model.activation == SWIGLU && recipe_world_size(r) == 8);
+    cr_assert(r->model.norm_epsilon == 1e-6 && r->model.activation == ACTIVATION_SWIGLU &&
+              recipe_world_size(r) == 8);
     loaded_free(&l);
 }
 
@@ -61,7 +62,7 @@ Test(recipe, overrides_win_and_lists_are_yaml)
     cr_assert_eq(recipe_stage_first_layer(r, 1), 3);
     cr_assert(r->data.train.count == 2 && r->data.train.list[1].weight == 2.5);
     cr_assert_str_eq(r->data.train.list[1].path, "b c");
-    cr_assert_eq(r->model.activation, GELU_TANH);
+    cr_assert_eq(r->model.activation, ACTIVATION_GELU_TANH);
     cr_assert_str_eq(r->logging.run_dir, "runs/other");
     cr_assert_str_eq(r->checkpoint.save, "runs/other/checkpoints");
     cr_assert(r->data.split[0] == 99 && r->data.split[1] == 1 && r->data.split[2] == 0);

@@ -63,7 +63,7 @@ static int64_t kept(int64_t heads, int64_t hidden, int64_t b, int tp, bool seque
         .kv_channels = hidden / heads,
         .hidden_size = hidden,
         .ffn_hidden_size = 4 * hidden,
-        .activation = GELU,
+        .activation = ACTIVATION_GELU,
     };
     struct memory_shape shape = {
         .model = &model,
@@ -226,7 +226,7 @@ Test(memory, program)
         .kv_channels = 64,
         .hidden_size = 768,
         .ffn_hidden_size = 3072,
-        .activation = GELU,
+        .activation = ACTIVATION_GELU,
     };
     struct memory_shape shape = {
         .model = &model, .tp = 1, .batch = 1, .sequence = 1024, .assume = memory_of_program};
