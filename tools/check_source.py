@@ -33,9 +33,10 @@ MAY_INCLUDE = {
     "parallel": ["kernels", "base"],
     "layers": ["parallel", "kernels", "base"],
     "schedules": ["base"],
-    "trainer": ["schedules", "layers", "parallel", "kernels", "base"],
-    "tools": ["trainer", "schedules", "layers", "parallel", "kernels", "base"],
-    "tests": ["tools", "trainer", "schedules", "layers", "parallel", "kernels", "base"],
+    "trainer": ["planner", "schedules", "layers", "parallel", "kernels", "base"],
+    "planner": ["trainer", "schedules", "layers", "parallel", "kernels", "base"],
+    "tools": ["planner", "trainer", "schedules", "layers", "parallel", "kernels", "base"],
+    "tests": ["tools", "planner", "trainer", "schedules", "layers", "parallel", "kernels", "base"],
 }
 
 # Headers that are private to their folder, and the other files that may include them (the registry).
@@ -63,11 +64,11 @@ VENDOR = {
     "mma.h": ["kernels/cuda/*"],
     "nv*.h": ["kernels/cuda/*"],
     "yaml.h": ["trainer/files/yaml.c"],
-    "jansson.h": ["trainer/*.c", "tests/unit/data/test_json_line.c"],
+    "jansson.h": ["trainer/*.c", "planner/*.c", "tests/unit/data/test_json_line.c"],
     "xxhash.h": ["trainer/files/checksum.c"],
     "xxh_x86dispatch.h": ["trainer/files/checksum.c"],
     "emmintrin.h": ["trainer/files/stream_copy.c"],
-    "cminpack.h": ["trainer/plan/fit/fit_solve.c"],
+    "cminpack.h": ["planner/fit/fit_solve.c"],
     "utf8proc.h": ["trainer/tokenizer/*.c", "trainer/evaluate/choice_text.c"],
     "cstdio": ["trainer/tokenizer/sentencepiece/sp_library.cc"],
     "exception": ["trainer/tokenizer/sentencepiece/sp_library.cc"],
@@ -291,7 +292,7 @@ def direction(source):
 
 @rule(*C_FILES)
 def folder_graph(source):
-    """The same for the folders inside trainer/, parallel/ and schedules/ (graph in tools/dev/check_tree.py)."""
+    """The same for the folders inside trainer/, planner/, parallel/ and schedules/ (tools/dev/check_tree.py)."""
     return check_tree.graph_complaints(source.path, source.includes())
 
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Files that people write: recipes, profiles, sweeps, tables of runs, schedules and their costs. */
+#include "planner/profile/profile.h"
+#include "planner/published/published.h"
+#include "planner/sweep/sweep_file.h"
 #include "schedules/csv/csv.h"
 #include "tests/fuzz/fuzz.h"
 #include "tools/cli/schedule/cmd_schedule_costs.h"
-#include "trainer/plan/profile/profile.h"
-#include "trainer/plan/published/published.h"
-#include "trainer/plan/sweep/sweep_file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/trace.h"
 
+#include "planner/plan/memory_plan.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/host_floats.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <stdlib.h>
 #include <string.h>

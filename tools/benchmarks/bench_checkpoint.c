@@ -8,11 +8,11 @@
  * Prints the medians of the rounds, and of the ratio within a round. --cpu: processor time of rank 0 instead
  * of elapsed time, for a machine with other load. */
 #include "base/clock.h"
+#include "planner/plan/memory_plan.h"
 #include "tools/benchmarks/bench_run.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_job.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,10 +8,10 @@
  * --load: each round only loads this checkpoint, of any layout, which an earlier call left in saves/.
  * Prints the medians of the rounds. */
 #include "base/clock.h"
+#include "planner/plan/memory_plan.h"
 #include "tools/benchmarks/bench_run.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <dirent.h>
 #include <errno.h>

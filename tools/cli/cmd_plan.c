@@ -4,10 +4,10 @@
 #include "tools/cli/commands.h"
 
 #include "parallel/comm.h"
+#include "planner/draw/plan_draw.h"
+#include "planner/plan/memory_plan.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
-#include "trainer/plan/draw/plan_draw.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <stdlib.h>
 #include <string.h>

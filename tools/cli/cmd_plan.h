@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "planner/advice/advice.h"
 #include "tools/cli/output.h"
-#include "trainer/plan/advice/advice.h"
 
 enum plan_output { PLAN_SVG, PLAN_TRACE, PLAN_OUTPUTS };
 

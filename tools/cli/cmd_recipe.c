@@ -3,7 +3,7 @@
 #include "tools/cli/commands.h"
 
 #include "base/machine.h"
-#include "trainer/plan/choose/choose.h"
+#include "planner/choose/choose.h"
 
 #include <string.h>
 

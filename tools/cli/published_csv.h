@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rows of a CSV with the columns of published tables (trainer/plan/published/published.h), cell by cell. */
+/* Rows of a CSV with the columns of published tables (planner/published/published.h), cell by cell. */
 #pragma once
 
-#include "trainer/plan/published/published.h"
+#include "planner/published/published.h"
 
 /* The cells of one row; {0}: all empty. */
 struct published_cells {

@@ -2,7 +2,7 @@
 /* Recipe arguments, shared by all commands that take a recipe. */
 #pragma once
 
-#include "trainer/plan/choose/choose.h"
+#include "planner/choose/choose.h"
 
 /* Reads the recipe argv[1] with overrides key=value from the rest. `alone`: the world size is the product
  * of the degrees even under a launcher. Prints all problems on standard error. Returns 0, or the exit

@@ -142,7 +142,7 @@ struct rank_options {
     size_t pool_bytes; // of device memory to reserve first, on a device with a memory pool; 0: none
 };
 
-/* Creates a rank. A run that trains on GPUs uses memory_plan_create_rank() (trainer/plan/memory_plan.h). */
+/* Creates a rank. A run that trains on GPUs uses memory_plan_create_rank() (planner/plan/memory_plan.h). */
 MUST_USE enum status rank_create(const struct run *run, struct world *world,
                                  const struct rank_options *options, struct rank_state *out);
 void rank_destroy(struct rank_state *state);

@@ -28,8 +28,8 @@
 #include "layers/layer_options.h"
 #include "layers/model_config.h"
 #include "parallel/data_parallel_options.h"
+#include "planner/assume/assume.h"
 #include "trainer/files/problems.h"
-#include "trainer/plan/assume/assume.h"
 
 enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
 enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
@@ -239,7 +239,7 @@ enum origin_kind {
     FROM_FILE,
     FROM_COMMAND_LINE,
     FROM_DERIVED,
-    TO_BE_CHOSEN // `auto` for a key that a plan chooses (trainer/plan/choose/choose.h); holds the default
+    TO_BE_CHOSEN // `auto` for a key that a plan chooses (planner/choose/choose.h); holds the default
 };
 
 struct recipe_origin {

@@ -2,7 +2,7 @@
 /* Section `cluster` of a recipe: the profile, and the number of ranks per node. */
 #include "trainer/recipe/recipe_rules.h"
 
-#include "trainer/plan/profile/profile.h"
+#include "planner/profile/profile.h"
 
 #include <stdlib.h>
 #include <string.h>

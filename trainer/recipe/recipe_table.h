@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The table of recipe keys, private to recipe*.c and trainer/plan: other code reads struct recipe.
+/* The table of recipe keys, private to recipe*.c and planner: other code reads struct recipe.
  *
  *   key "model.num_layers", type ROW_COUNT, field offsetof(struct recipe, model.num_layers), range 1 to
  *   100000, aliases "num_hidden_layers n_layer", and a help text.
@@ -10,8 +10,8 @@
 
 #include "trainer/recipe/recipe.h"
 
+#include "planner/profile/profile.h"
 #include "trainer/files/yaml.h"
-#include "trainer/plan/profile/profile.h"
 #include <sys/types.h>
 
 enum row_type {

@@ -224,7 +224,7 @@ void recipe_key_text(const struct recipe *recipe, const char *key, struct text *
 
 /* ---- overrides ---- */
 
-/* Keys with a column (trainer/plan/published/). */
+/* Keys with a column (planner/published/). */
 static bool has_column(const char *key)
 {
     static const char *const keys[] = {"model.num_layers",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/metrics.h"
 
+#include "planner/plan/model_flops.h"
 #include "trainer/checkpoint/checkpoint_best.h"
-#include "trainer/plan/model_flops.h"
 #include "trainer/run/metrics_file.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* State shared by all ranks of the process. */
+#include "planner/choose/choose_schedule.h"
 #include "schedules/csv/csv.h"
 #include "schedules/simulate.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/engine/rank_state.h"
-#include "trainer/plan/choose/choose_schedule.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * directory, and compared with what was measured at the end. */
 #pragma once
 
-#include "trainer/plan/advice/advice.h"
+#include "planner/advice/advice.h"
 
 /* The predictions; zeros without a profile. */
 struct run_plan {

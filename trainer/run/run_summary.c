@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_summary.h"
 
+#include "planner/table/table.h"
 #include "trainer/files/json_read.h"
-#include "trainer/plan/table/table.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/verify_run.h"
 
-#include "trainer/plan/memory_plan.h"
+#include "planner/plan/memory_plan.h"
 #include "trainer/verify/bound.h"
 #include "trainer/verify/perturb.h"
 

@@ -7,10 +7,10 @@
  *
  *     test_rendezvous local 4                      4 threads
  *     mpirun -n 8 test_rendezvous mpi 8 15         8 processes, 1 and 16 microbatches */
+#include "planner/plan/memory_plan.h"
 #include "schedules/schedule.h"
 #include "tests/support/tiny.h"
 #include "trainer/engine/rank_state.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -4,10 +4,10 @@
  *
  *     bench_predict [REPEATS]    the fastest of them, 5 by default; exit status 1 above LIMIT_S
  */
+#include "planner/plan/memory_plan.h"
+#include "planner/predict/predict.h"
 #include "tests/support/tiny.h"
-#include "tests/unit/plan/ideal_profile.h"
-#include "trainer/plan/memory_plan.h"
-#include "trainer/plan/predict/predict.h"
+#include "tests/unit/planner/ideal_profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>

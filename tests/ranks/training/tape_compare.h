@@ -3,8 +3,8 @@
  * difference. */
 #pragma once
 
+#include "planner/tape/tape.h"
 #include "tests/support/traffic.h"
-#include "trainer/plan/tape/tape.h"
 
 /* Compares the tape of a real run with the one of the dry device: streams, ops, messages, events and waits in
  * order. Numbers of events are those of the device, so an event is identified by its record. An event of the

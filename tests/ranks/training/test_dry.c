@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The dry device plans memory: the bytes it counts for each rank and part equal what the same rank of a real
  * run allocates, exactly. So does the closed formula, which runs nothing. */
+#include "planner/memory/memory_formula.h"
 #include "tests/support/tiny.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/agree.h"
-#include "trainer/memory/memory_formula.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -11,8 +11,8 @@
  *
  * FOLDER holds the golden files; LAYOUT is the number of the only layout to run; CASES are hexadecimal digits:
  * run only those files. */
+#include "planner/plan/memory_plan.h"
 #include "tests/ranks/training/golden.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <math.h>
 #include <stdlib.h>

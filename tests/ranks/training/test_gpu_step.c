@@ -3,13 +3,13 @@
  * and synchronizes once, for the loss and the gradient norm that it reports. No step allocates: device
  * memory is one allocation, made when the device opens, of exactly the size that the memory planning pass of
  * the rank reports. Also checks the profiler ranges: the names of the actions. */
+#include "planner/memory/memory_formula.h"
+#include "planner/plan/memory_plan.h"
 #include "schedules/action.h"
 #include "tests/emulator/include/cuda_runtime_api.h"
 #include "tests/emulator/include/nvtx3/nvToolsExt.h"
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
-#include "trainer/memory/memory_formula.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

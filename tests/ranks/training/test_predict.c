@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The predicted step (trainer/plan/predict/): where messages are free, it equals that of the schedule
+/* The predicted step (planner/predict/): where messages are free, it equals that of the schedule
  * simulator, which does not use tapes; on one rank it is the sum of its ops; on every layout the parts of a
  * rank's time, and those of the critical path, add up to the step; and no step gets longer on a faster
  * cluster. */
+#include "planner/plan/memory_plan.h"
+#include "planner/predict/predict.h"
 #include "schedules/simulate.h"
 #include "tests/support/tiny.h"
-#include "tests/unit/plan/ideal_profile.h"
-#include "trainer/plan/memory_plan.h"
-#include "trainer/plan/predict/predict.h"
+#include "tests/unit/planner/ideal_profile.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,9 +4,9 @@
  * schedules and layouts, with up to 64 microbatches; and on a table, which counts the actions run.
  *     test_record                       both
  *     test_record random FIRST COUNT    random recipes by number */
+#include "planner/plan/memory_plan.h"
 #include "tests/ranks/verify/random_recipe.h"
 #include "tests/support/sanitized.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

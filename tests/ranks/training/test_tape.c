@@ -7,10 +7,10 @@
  *     test_tape random FIRST COUNT    random recipes by number
  *     test_tape mpi                   under mpirun: the layouts with as many ranks as were started */
 #include "parallel/observe_world.h"
+#include "planner/memory/memory_formula.h"
+#include "planner/plan/memory_plan.h"
 #include "tests/ranks/training/tape_compare.h"
 #include "tests/ranks/verify/random_recipe.h"
-#include "trainer/memory/memory_formula.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * report the same calls in the same order, both ends of a transfer the same bytes, and every line is
  * complete, with ranks as threads and as processes that write to one file.
  *     test_traced [MPIRUN] */
+#include "planner/plan/memory_plan.h"
 #include "tests/support/launched.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

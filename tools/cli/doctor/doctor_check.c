@@ -6,10 +6,10 @@
 #include "kernels/device_info.h"
 #include "kernels/ops.h"
 #include "parallel/group.h"
+#include "planner/plan/step_plan.h"
 #include "tools/cli/doctor/doctor_time.h"
 #include "tools/cli/submit/submit.h"
 #include "trainer/files/checksum.h"
-#include "trainer/plan/step_plan.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
  * with several groups at the same time, with more ranks than cores, and between processes. */
 #pragma once
 
-#include "trainer/plan/profile/profile.h"
+#include "planner/profile/profile.h"
 
 /* Adds samples to the tables of transfers, for 2, 4, ... up to `most_ranks` ranks of `transport`. On a CPU
  * also for processes, started by mpirun; prints the reason if that is not possible. Prints a line for each

@@ -5,10 +5,10 @@
 #include "kernels/device_plan.h"
 #include "kernels/observe.h"
 #include "parallel/comm.h"
+#include "planner/plan/memory_plan.h"
 #include "tools/cli/doctor/doctor_time.h"
 #include "trainer/engine/rank_state.h"
 #include "trainer/files/problems.h"
-#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

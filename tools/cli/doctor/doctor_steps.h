@@ -7,7 +7,7 @@
  *   all threads             one rank */
 #pragma once
 
-#include "trainer/plan/profile/profile.h"
+#include "planner/profile/profile.h"
 
 /* Adds samples to the tables of matmuls, attention and other ops, fp32 and bf16, and sets
  * model.step_overhead_s. Prints a line. Takes half a minute on two cores; quick: one of the models only, in

@@ -3,7 +3,7 @@
  * ranks. Takes at most half a minute on two cores. */
 #pragma once
 
-#include "trainer/plan/profile/profile.h"
+#include "planner/profile/profile.h"
 
 /* Measures one device with all cores, and messages between up to `most_ranks` ranks of `transport`. Types
  * that the device does not support are omitted. quick: fewer shapes of ops. Prints a line for each table. */

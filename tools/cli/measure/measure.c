@@ -3,7 +3,7 @@
 
 #include "base/process.h"
 
-#include "trainer/plan/published/published.h"
+#include "planner/published/published.h"
 #include "trainer/run/run_summary.h"
 
 #include <errno.h>

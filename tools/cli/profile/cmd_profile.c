@@ -2,12 +2,12 @@
 /* cuboid profile: checks and lists cluster profiles; fits one (profile_fit.c). */
 #include "tools/cli/commands.h"
 
+#include "planner/profile/profile.h"
 #include "tools/cli/options.h"
 #include "tools/cli/profile/profile_fit.h"
 #include "tools/cli/profile/profile_validate.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/files/problems.h"
-#include "trainer/plan/profile/profile.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 /* cuboid profile fit: efficiency parameters of a profile from tables of step times. */
 #pragma once
 
-#include "trainer/plan/fit/fit.h"
+#include "planner/fit/fit.h"
 
 #include <stdio.h>
 

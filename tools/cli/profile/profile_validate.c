@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/profile/profile_validate.h"
 
+#include "planner/fit/fit.h"
 #include "tools/cli/options.h"
 #include "tools/cli/progress_line.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/table/table_argument.h"
-#include "trainer/plan/fit/fit.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
  * a row at one step with the same message, and after the last restart. */
 #pragma once
 
-#include "trainer/plan/choose/choose.h"
+#include "planner/choose/choose.h"
 
 /* The last word of the command of an attempt. */
 #define SUPERVISED "--supervised"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "planner/plan/step_plan.h"
+#include "planner/published/published.h"
 #include "tools/cli/restart/restart.h"
-#include "trainer/plan/published/published.h"
-#include "trainer/plan/step_plan.h"
 
 #include <stdlib.h>
 #include <string.h>

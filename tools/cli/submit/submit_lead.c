@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/submit/submit.h"
 
+#include "planner/plan/model_flops.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/plan/model_flops.h"
 #include "trainer/run/run_summary.h"
 
 #include <fcntl.h>

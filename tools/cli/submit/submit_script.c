@@ -3,9 +3,9 @@
 
 #include "base/process.h"
 #include "parallel/comm.h"
+#include "planner/profile/profile.h"
 #include "tools/cli/submit/launch.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/plan/profile/profile.h"
 
 #include <string.h>
 

@@ -3,13 +3,13 @@
 #include "tools/cli/commands.h"
 
 #include "base/clock.h"
+#include "planner/choose/choose.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress_line.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/sweep/sweep_output.h"
 #include "tools/cli/sweep/sweep_run.h"
-#include "trainer/plan/choose/choose.h"
 
 #include <stdlib.h>
 #include <string.h>

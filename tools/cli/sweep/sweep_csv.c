@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One row per valid layout, with the columns of published tables (trainer/plan/published/published.h). The
+/* One row per valid layout, with the columns of published tables (planner/published/published.h). The
  * values of the axes are also in the column `overrides`: `cuboid table FILE --recipe BASE` plans the same
  * recipes. */
 #include "tools/cli/published_csv.h"

@@ -2,8 +2,8 @@
 /* Output of cuboid sweep. */
 #pragma once
 
+#include "planner/sweep/sweep.h"
 #include "tools/cli/measure/journal.h"
-#include "trainer/plan/sweep/sweep.h"
 
 /* The run of one of the best layouts; RUN_QUEUED: it was not run. */
 struct sweep_measured {

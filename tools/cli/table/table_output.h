@@ -2,7 +2,7 @@
 /* A predicted table as text, as JSON and as a page. */
 #pragma once
 
-#include "trainer/plan/table/table.h"
+#include "planner/table/table.h"
 
 struct table_title {
     const char *name;        // "narayanan2021", or a file's path

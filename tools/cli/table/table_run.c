@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/table/table_run.h"
 
-#include "trainer/plan/profile/profile.h"
+#include "planner/profile/profile.h"
 
 #include <string.h>
 

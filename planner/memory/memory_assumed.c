@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/memory/memory_assumed.h"
+
+#include <stdlib.h>
+
+struct memory_assume memory_assumed(const struct recipe *recipe)
+{
+    enum { MOMENTS = 2, MOMENT_BYTES = 4 };
+    const struct assumptions *assume = &recipe->assume;
+    const int optimizer = assume->optimizer_bytes_per_parameter;
+    struct memory_assume out =
+        assume->programs == ASSUME_PAPERS
+            ? memory_of_papers
+            : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe));
+    if (assume_stores_scores(assume)) {
+        out.unfused_attention = true;
+        out.stored_masks = recipe->model.attention_dropout > 0.0 || out.stored_masks;
+    }
+    if (assume->dropout_masks == ASSUME_MASKS_STORED && recipe->model.hidden_dropout > 0.0)
+        out.stored_masks = true;
+    out.unfused_norm = assume->norm == ASSUME_UNFUSED;
+    out.unfused_activation = assume->activation == ASSUME_UNFUSED;
+    if (assume->gradient_dtype != ASSUME_DTYPE_OWN)
+        out.gradient = assume->gradient_dtype == ASSUME_DTYPE_BF16 ? 2 : 4;
+    if (optimizer > 0) {
+        out.moment = optimizer < MOMENTS * MOMENT_BYTES ? optimizer / MOMENTS : MOMENT_BYTES;
+        out.master = optimizer - MOMENTS * out.moment;
+    }
+    out.logits = assume->logits_bytes_per_element;
+    out.whole_logits = assume->logits == ASSUME_LOGITS_WHOLE;
+    return out;
+}
+
+/* Adds the bytes that each action of the rank's list allocates, and those that are free after it. */
+static void add_changes(const struct schedule *schedule, const struct slot_lifetimes *lifetimes,
+                        const struct slot_use *slots, int64_t *change)
+{
+    for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
+        for (int tensor = 0; tensor < schedule->chunks * schedule->m; tensor++) {
+            const struct slot_lifetime *alive = &lifetimes->of[lifetime][tensor];
+            const int64_t bytes = slots[tensor / schedule->m * SLOT_LIFETIMES + lifetime].bytes;
+            if (alive->begin < 0)
+                continue;
+            change[alive->begin] += bytes;
+            change[alive->end + 1] -= bytes;
+        }
+}
+
+enum status memory_shared_saving(const struct schedule *schedule, int pp, const struct slot_use *slots,
+                                 int64_t *out)
+{
+    const int actions = schedule->ranks[pp].count;
+    int64_t allocated = 0, now = 0, most = 0;
+    struct slot_lifetimes lifetimes;
+    TRY(slot_lifetimes_create(schedule, pp, &lifetimes));
+    int64_t *change = calloc((size_t)actions + 2, sizeof *change);
+    if (change == NULL) {
+        slot_lifetimes_destroy(&lifetimes);
+        return fail(NO_MEMORY, "no memory for %d actions", actions);
+    }
+    add_changes(schedule, &lifetimes, slots, change);
+    for (int i = 0; i <= actions; i++) {
+        now += change[i];
+        most = now > most ? now : most;
+    }
+    for (int chunk = 0; chunk < schedule->chunks; chunk++)
+        for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++) {
+            const struct slot_use *use = &slots[chunk * SLOT_LIFETIMES + lifetime];
+            allocated += use->slots * use->bytes;
+        }
+    free(change);
+    slot_lifetimes_destroy(&lifetimes);
+    *out = allocated - most;
+    return OK;
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Memory planning pass: the memory of a rank, measured by a dry run. The real program is created on a device
+ * that computes nothing and runs one step. Reads only the recipe, and allocates nothing of the size of the
+ * model.
+ *
+ *     recipe ── rank r on dry: rank_create, rank_step ──> bytes by part, and the size of r's pool
+ *
+ * `cluster.device: dry` prints the plan; a rank on a GPU allocates its pool at the start, so that a lack of
+ * memory is reported before training, and a step allocates nothing. */
+#pragma once
+
+#include "planner/tape/step_recorder.h"
+#include "planner/tape/tape.h"
+#include "trainer/engine/rank_state.h"
+
+struct memory_plan {
+    struct memory_use use;
+    size_t pool_bytes;                   // sufficient for every buffer and the gaps between them
+    struct step_recorder_counts actions; // how the tape was recorded
+};
+
+/* Plans a rank of the run's world. slots: [chunks][SLOT_LIFETIMES], or NULL. If the recipe's device
+ * computes, its dry counterpart is used, without hooks and traces. Returns the errors that a run would return
+ * (BAD_RECIPE, ...). */
+MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
+                                      struct memory_plan *out);
+
+/* rank_create() for training. On a device with a memory pool the planned bytes are reserved first, so that a
+ * shortage is reported before training starts, with this rank's parts and the keys that reduce them. */
+MUST_USE enum status memory_plan_create_rank(const struct run *run, struct world *world,
+                                             struct rank_state *out);
+
+/* As memory_plan_make(), and the tape of the step. Equal actions are run once (step_recorder.h).
+ * NOT_SUPPORTED for a tape of more than TAPE_MAX_ITEMS. */
+MUST_USE enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
+                                        struct memory_plan *out, struct tape **tape);
+/* The same tape, for tests: every action is run. */
+MUST_USE enum status memory_plan_record_all(const struct run *run, int rank, struct slot_use *slots,
+                                            struct memory_plan *out, struct tape **tape);
+
+/* At least so many items are on the tapes of the pipeline ranks of a data rank. */
+int64_t memory_plan_least_items(const struct recipe *recipe);
+/* NOT_SUPPORTED for a recipe whose step is certainly too long for a tape, before anything is allocated. */
+MUST_USE enum status memory_plan_check_length(const struct recipe *recipe);
+/* NOT_SUPPORTED, with the keys that make a step too long for a tape. */
+enum status memory_plan_too_long(const struct recipe *recipe);
+
+/* Appends the keys that reduce the device memory of this recipe: "reduce it with
+ * memory.recompute_granularity full, ...". */
+void memory_plan_advise(const struct recipe *recipe, struct text *out);
+
+/* Lists the parts, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". bytes: [PART_COUNT]. */
+void memory_plan_largest(const int64_t *bytes, struct text *out);
+
+/* Extends the reason of NO_DEVICE_MEMORY on an open device, or of NO_MEMORY in a run on a GPU: adds the step
+ * and action, this rank's allocations, and the keys that reduce them. Returns `status` in all cases. */
+MUST_USE enum status memory_plan_explain(const struct recipe *recipe, const struct rank_state *state,
+                                         enum status status);
+
+/* Checks the memory that the ranks on this machine need for weights, gradients and moments before it is
+ * allocated: Linux overcommits, and the OOM killer ends this process or another. */
+MUST_USE enum status memory_plan_check_host(const struct recipe *recipe);
