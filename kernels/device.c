@@ -49,6 +49,64 @@ static bool uses_host_alloc(const struct device *device, enum part part)
     return part == PART_HOST || (part == PART_SNAPSHOT && (traits->is_gpu || !traits->has_host_memory));
 }
 
+/* ---- entries of a backend that lacks something ---- */
+
+enum status device_no_algorithms(const char *path)
+{
+    (void)path;
+    return OK;
+}
+
+void device_no_choices(const struct device *device, struct text *out)
+{
+    (void)device;
+    (void)out;
+}
+
+enum status device_no_vendor_copy(struct stream *stream, void *to, const void *from, size_t bytes)
+{
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return fail(NOT_SUPPORTED, "device %s has no copy of a vendor", device_name(stream->device));
+}
+
+int64_t device_host_ns(const struct device *device)
+{
+    (void)device;
+    return clock_ns() - progress_waited_ns();
+}
+
+static enum status no_clock(struct device *device, int count, void **out)
+{
+    (void)count;
+    (void)out;
+    return fail(NOT_SUPPORTED, "device \"%s\" has no clock", device_name(device));
+}
+
+const struct time_mark_ops device_no_time_marks = {.open = no_clock};
+
+void device_no_range(struct device *device, const char *name)
+{
+    (void)device;
+    (void)name;
+}
+
+enum status device_call_body(struct stream *stream, void **state, enum status (*body)(void *context),
+                             void *context)
+{
+    (void)stream;
+    (void)state;
+    return body(context);
+}
+
+void device_no_replay_end(void *state)
+{
+    (void)state;
+}
+
+/* ---- devices ---- */
+
 /* Rejects incomplete backends: a missing function would otherwise fail in the middle of a run. */
 static enum status check_table(const struct device_ops *ops)
 {
@@ -71,6 +129,14 @@ static enum status check_table(const struct device_ops *ops)
         {"record", ops->record != NULL},
         {"wait", ops->wait != NULL},
         {"sync", ops->sync != NULL},
+        {"check_algorithms", ops->check_algorithms != NULL},
+        {"choices", ops->choices != NULL},
+        {"vendor_copy", ops->vendor_copy != NULL},
+        {"compute_ns", ops->compute_ns != NULL},
+        {"time_marks", ops->time_marks != NULL},
+        {"range", ops->range != NULL},
+        {"replay", ops->replay != NULL},
+        {"replay_end", ops->replay_end != NULL},
     };
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         if (!entries[i].there)
@@ -128,7 +194,7 @@ enum status device_open(const struct device_options *options, struct device **ou
 enum status device_check_algorithms(const char *name, const char *path)
 {
     const struct device_ops *ops = device_traits(name)->ops;
-    return ops == NULL || ops->check_algorithms == NULL ? OK : ops->check_algorithms(path);
+    return ops == NULL ? OK : ops->check_algorithms(path);
 }
 
 size_t op_scratch_bytes(const struct op *op, const struct device_options *options)
@@ -233,26 +299,22 @@ void buffer_page_out(const struct buffer *buffer, size_t offset, size_t bytes)
 
 void device_choices(const struct device *device, struct text *out)
 {
-    if (device->ops->choices != NULL)
-        device->ops->choices(device, out);
+    device->ops->choices(device, out);
 }
 
 int64_t device_compute_ns(const struct device *device)
 {
-    return device->ops->compute_ns != NULL ? device->ops->compute_ns(device)
-                                           : clock_ns() - progress_waited_ns();
+    return device->ops->compute_ns(device);
 }
 
 void device_range_begin(struct device *device, const char *name)
 {
-    if (device->ops->range != NULL)
-        device->ops->range(device, name);
+    device->ops->range(device, name);
 }
 
 void device_range_end(struct device *device)
 {
-    if (device->ops->range != NULL)
-        device->ops->range(device, NULL);
+    device->ops->range(device, NULL);
 }
 
 enum status stream_create(struct device *device, const char *name, struct stream **out)
@@ -300,8 +362,6 @@ struct time_marks {
 enum status time_marks_create(struct device *device, int count, struct time_marks **out)
 {
     const struct time_mark_ops *ops = device->ops->time_marks;
-    if (ops == NULL)
-        return fail(NOT_SUPPORTED, "device \"%s\" has no clock", device_name(device));
     struct time_marks *marks = calloc(1, sizeof *marks);
     if (marks == NULL)
         return fail(NO_MEMORY, "no memory for %d marks of time", count);
@@ -359,9 +419,8 @@ static bool violates_replay(struct device *device, const char *what)
 static enum status run_body(struct stream *stream, struct graph *graph, enum status (*body)(void *context),
                             void *context)
 {
-    const struct device_ops *ops = stream->device->ops;
-    if (ops->replay != NULL && graph->has_run)
-        return ops->replay(stream, &graph->state, body, context);
+    if (graph->has_run)
+        return stream->device->ops->replay(stream, &graph->state, body, context);
     graph->has_run = true;
     return body(context);
 }
@@ -427,8 +486,6 @@ enum status event_sync(struct event event)
 
 enum status stream_vendor_copy(struct stream *stream, void *to, const void *from, size_t bytes)
 {
-    if (stream->device->ops->vendor_copy == NULL)
-        return fail(NOT_SUPPORTED, "device %s has no copy of a vendor", device_name(stream->device));
     return stream->device->ops->vendor_copy(stream, to, from, bytes);
 }
 

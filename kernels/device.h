@@ -220,20 +220,29 @@ struct device_ops {
     uint64_t (*record)(struct stream *stream);
     enum status (*wait)(struct stream *stream, struct event event);
     enum status (*sync)(struct event event);
-    enum status (*check_algorithms)(const char *path);              // NULL: none
-    void (*choices)(const struct device *device, struct text *out); // NULL: none
-    // NULL: none
+    enum status (*check_algorithms)(const char *path);
+    void (*choices)(const struct device *device, struct text *out);
     enum status (*vendor_copy)(struct stream *stream, void *to, const void *from, size_t bytes);
-    int64_t (*compute_ns)(const struct device *device); // device_compute_ns(); NULL: host's clock
-    const struct time_mark_ops *time_marks;             // NULL: the device has no clock
-    // Begins a range, or ends it with NULL. NULL: no profiler ranges.
-    void (*range)(struct device *device, const char *name);
-    // stream_replay() from the second time on; *state belongs to the backend, NULL at first. NULL: body is
-    // called every time.
+    int64_t (*compute_ns)(const struct device *device); // device_compute_ns()
+    const struct time_mark_ops *time_marks;
+    void (*range)(struct device *device, const char *name); // begins a range, or ends it with NULL
+    // stream_replay() from the second time on; *state belongs to the backend, NULL at first.
     enum status (*replay)(struct stream *stream, void **state, enum status (*body)(void *context),
                           void *context);
     void (*replay_end)(void *state);
 };
+
+/* Entries of a backend without such a thing: no algorithms, choices, copy, clock or ranges; the host's clock
+ * without waits for messages; and body() called every time. */
+enum status device_no_algorithms(const char *path);
+void device_no_choices(const struct device *device, struct text *out);
+enum status device_no_vendor_copy(struct stream *stream, void *to, const void *from, size_t bytes);
+int64_t device_host_ns(const struct device *device);
+extern const struct time_mark_ops device_no_time_marks;
+void device_no_range(struct device *device, const char *name);
+enum status device_call_body(struct stream *stream, void **state, enum status (*body)(void *context),
+                             void *context);
+void device_no_replay_end(void *state);
 
 /* Opens a device with this ops table, registered or not: tests pass their own. */
 MUST_USE enum status device_open_with(const struct device_ops *ops, const struct device_options *options,

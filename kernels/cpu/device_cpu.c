@@ -265,6 +265,12 @@ const struct device_ops device_cpu = {
     .record = cpu_record,
     .wait = cpu_wait,
     .sync = cpu_sync,
+    .check_algorithms = device_no_algorithms,
+    .choices = device_no_choices,
+    .vendor_copy = device_no_vendor_copy,
     .compute_ns = cpu_compute_ns,
     .time_marks = &cpu_time_marks,
+    .range = device_no_range,
+    .replay = device_call_body,
+    .replay_end = device_no_replay_end,
 };

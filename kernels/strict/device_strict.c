@@ -421,5 +421,12 @@ const struct device_ops device_strict = {
     .record = strict_record,
     .wait = strict_wait,
     .sync = strict_sync,
+    .check_algorithms = device_no_algorithms,
+    .choices = device_no_choices,
+    .vendor_copy = device_no_vendor_copy,
+    .compute_ns = device_host_ns,
     .time_marks = &strict_time_marks,
+    .range = device_no_range,
+    .replay = device_call_body,
+    .replay_end = device_no_replay_end,
 };

@@ -224,7 +224,14 @@ static const struct device_ops mirror = {
     .record = record,
     .wait = wait,
     .sync = sync_event,
+    .check_algorithms = device_no_algorithms,
     .choices = choices,
+    .vendor_copy = device_no_vendor_copy,
+    .compute_ns = device_host_ns,
+    .time_marks = &device_no_time_marks,
+    .range = device_no_range,
+    .replay = device_call_body,
+    .replay_end = device_no_replay_end,
 };
 
 enum status mirror_open(const struct device_options *options, struct device **out)

@@ -586,6 +586,7 @@ const struct device_ops device_cuda = {
     .check_algorithms = cuda_library_check,
     .choices = cuda_choices,
     .vendor_copy = cuda_vendor_copy,
+    .compute_ns = device_host_ns,
     .time_marks = &cuda_time_marks,
     .range = range,
     .replay = cuda_replay,

@@ -74,6 +74,12 @@ Test(device, rejects_an_incomplete_table)
     cr_assert_str_eq(fail_text(), "device \"half\" does not provide wait");
 
     table.wait = device_at(0)->ops->wait;
+    table.range = NULL;
+    cr_assert_eq(device_open_with(&table, &(struct device_options){.name = "half", .threads = 1}, &device),
+                 BAD_ARGUMENT);
+    cr_assert_str_eq(fail_text(), "device \"half\" does not provide range");
+
+    table.range = device_at(0)->ops->range;
     cr_assert_eq(device_open_with(&table, &(struct device_options){.name = "half", .threads = 1}, &device),
                  OK);
     cr_assert_str_eq(device_name(device), "half");
@@ -90,8 +96,8 @@ Test(device, every_device_has_its_traits_in_every_build)
         cr_assert_eq(device_traits(names[i]), traits);
         cr_assert_eq(device_is_built(names[i]), traits->ops != NULL);
         cr_assert(traits->ops == NULL || traits->ops->traits == traits, "%s", names[i]);
-        cr_assert(traits->ops == NULL || traits->supports_graphs == (traits->ops->replay != NULL), "%s",
-                  names[i]);
+        cr_assert(traits->ops == NULL || traits->supports_graphs == (traits->ops->replay != device_call_body),
+                  "%s", names[i]);
     }
     cr_assert_null(device_at(4));
     cr_assert(device_traits("cuda")->is_gpu && device_traits("cuda")->computes);
