@@ -19,10 +19,10 @@
 #pragma once
 
 #include "base/philox.h"
-#include "base/rope_scaling.h"
 #include "kernels/activation.h"
 #include "kernels/device.h"
 #include "kernels/numbers/number_format.h"
+#include "kernels/rope_scaling.h"
 
 /* Layout-independent dropout: the mask of element (token, column) is a function of (generator, the token's
  * global sample, its position in the sample, column), never of where the token is stored. With word =

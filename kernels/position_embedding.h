@@ -20,7 +20,7 @@
  * Everything is in double precision. The functions are also compiled for GPUs. */
 #pragma once
 
-#include "base/rope_scaling.h"
+#include "kernels/rope_scaling.h"
 
 #include <math.h>
 #include <stdint.h>

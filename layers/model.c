@@ -35,3 +35,35 @@ enum status model_parameter_count(const struct model_config *model, int64_t *out
     params_free(&params);
     return OK;
 }
+
+/* ---- FLOPs ---- */
+
+/* Keys per token of a layer, of which a causal mask leaves about half: S, or 2 w - w^2 / S with a window of w
+ * tokens, which is twice the mean number of keys in the windows. */
+static double keys_of_layer(const struct model_config *m, int64_t layer)
+{
+    const double sequence = (double)m->seq_length, window = (double)model_window(m, layer);
+    return window > 0.0 && window < sequence ? window * (2.0 - window / sequence) : sequence;
+}
+
+double model_attention_flops_per_token(const struct model_config *m)
+{
+    double keys = 0.0;
+    for (int64_t layer = 0; layer < m->num_layers; layer++)
+        keys += keys_of_layer(m, layer);
+    return 12.0 * keys * (double)(m->num_attention_heads * m->kv_channels);
+}
+
+double model_flops_per_token(const struct model_config *m)
+{
+    double h = (double)m->hidden_size, query = (double)(m->num_attention_heads * m->kv_channels);
+    double kv = (double)(m->num_query_groups * m->kv_channels), in = model_is_gated(m) ? 2.0 : 1.0;
+    double matrices = h * (2.0 * query + 2.0 * kv) + (in + 1.0) * h * (double)m->ffn_hidden_size;
+    double weights = (double)m->num_layers * matrices + (double)m->vocab_size * h;
+    return 6.0 * weights + model_attention_flops_per_token(m);
+}
+
+double model_causal_share(const struct model_config *m)
+{
+    return 1.0 - 0.5 * model_attention_flops_per_token(m) / model_flops_per_token(m);
+}

@@ -10,8 +10,8 @@
  * the computed result. */
 #pragma once
 
-#include "base/rope_scaling.h"
 #include "kernels/activation.h"
+#include "kernels/rope_scaling.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "planner/advice/advice_fit.h"
 #include "planner/advice/advice_list.h"
-#include "planner/published/published.h"
 
 #include <math.h>
 #include <stdlib.h>

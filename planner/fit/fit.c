@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/fit/fit.h"
 
+#include "base/quantile.h"
 #include "planner/fit/fit_rows.h"
 #include "planner/profile/profile_table.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/plan/step_plan.h"
 
+#include "layers/model.h"
 #include "planner/memory/memory_formula.h"
-#include "planner/plan/model_flops.h"
 #include "planner/profile/gpu_type.h"
 #include "planner/tape/tape_gathers.h"
 

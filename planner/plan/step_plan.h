@@ -26,7 +26,7 @@ struct step_plan {
     /* 0 without a profile: */
     double step_s; // including the profile's overhead per step
     double tokens_per_s, tflops_per_rank;
-    double mfu, hfu; // model_flops.h
+    double mfu, hfu; // layers/model.h
     double bubble_fraction;
     int64_t device_bytes; // memory of one device
     int64_t needed_bytes; // needed by its ranks, with reserved memory

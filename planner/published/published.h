@@ -122,8 +122,6 @@ void published_recipe_make(const struct published_row *row, struct published_rec
  * Keys that the row sets keep their values, except for ZeRO 2 with a pipeline, which becomes ZeRO 1. */
 void published_recipe_infer(const struct published_row *row, struct published_recipe *made);
 void published_recipe_free(struct published_recipe *made);
-/* Adds "key=value" to a list of overrides, replacing another value of the same key under any of its names. */
-void overrides_set(struct recipe_names *overrides, const char *override);
 /* Call it after loading a recipe with the overrides: adds to `reason` the assumed keys that the base does not
  * set. */
 void published_recipe_check(struct published_recipe *made, const struct recipe *recipe);

@@ -11,36 +11,6 @@
 
 enum { SHOWN = 60, OVERRIDE_CHARS = 1 << 12 };
 
-/* ---- overrides ---- */
-
-/* The main name of an override's key; NULL: unknown. */
-static const char *key_of(const char *override)
-{
-    char name[RECIPE_KEY_CHARS];
-    const size_t length = strcspn(override, "=");
-    if (length >= sizeof name)
-        return NULL;
-    memcpy(name, override, length);
-    name[length] = 0;
-    return recipe_key(name);
-}
-
-void overrides_set(struct recipe_names *overrides, const char *override)
-{
-    const char *key = key_of(override);
-    for (size_t i = 0; i < overrides->count; i++)
-        if (key != NULL && key_of(overrides->list[i]) == key) {
-            free(overrides->list[i]);
-            overrides->list[i] = text_copy(override);
-            return;
-        }
-    char **grown = realloc(overrides->list, (overrides->count + 1) * sizeof *grown);
-    if (grown == NULL)
-        die(__FILE__, __LINE__, "rows", "out of memory for an override");
-    overrides->list = grown;
-    overrides->list[overrides->count++] = text_copy(override);
-}
-
 static void set(struct published_recipe *made, const char *key, const char *value)
 {
     char override[OVERRIDE_CHARS];
@@ -280,7 +250,7 @@ static void make_overrides(const struct published_row *row, struct published_rec
         at += strspn(at, " ");
         const size_t length = strcspn(at, " ");
         snprintf(word, sizeof word, "%.*s", (int)length, at);
-        if (length >= sizeof word || strchr(word, '=') == NULL || key_of(word) == NULL)
+        if (length >= sizeof word || strchr(word, '=') == NULL || override_key(word) == NULL)
             refuse(made, "overrides: \"%.*s\" is not key=value of a recipe", SHOWN, word);
         else
             overrides_set(&made->overrides, word);
@@ -307,7 +277,7 @@ void published_recipe_make(const struct published_row *row, struct published_rec
 static void infer(struct published_recipe *made, const char *override)
 {
     for (size_t i = 0; i < made->overrides.count; i++)
-        if (key_of(made->overrides.list[i]) == key_of(override))
+        if (override_key(made->overrides.list[i]) == override_key(override))
             return;
     overrides_set(&made->overrides, override);
 }
@@ -442,7 +412,7 @@ void published_recipe_check_whole(struct published_recipe *made)
         const char *key = recipe_key(made->assumed[i].key);
         bool known = made->assumed[i].column == PUBLISHED_PRECISION; // that base has one
         for (size_t k = 0; k < made->overrides.count; k++)
-            known = known || key_of(made->overrides.list[k]) == key;
+            known = known || override_key(made->overrides.list[k]) == key;
         if (!known)
             add_missing(&made->assumed[i], &columns, &keys);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/plan/model_flops.h"
+#include "layers/model.h"
 #include "planner/published/published.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/table/table.h"
 
+#include "layers/model.h"
 #include "layers/parameters/param.h"
-#include "planner/plan/model_flops.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -115,8 +115,6 @@ const struct table_row *table_next_profile(const struct table *table, const stru
                                            const struct table_row *begin);
 /* Computes the baselines of the rows, and the groups. */
 void table_summarize(struct table *table);
-/* The quantile q (0 to 1) of the values, interpolated; sorts them in place. NAN without values. */
-double quantile(double *values, size_t count, double q);
 /* Spearman's rank correlation; equal values share the mean of their ranks. NAN for fewer than three values,
  * or if all values of one side are equal. */
 double spearman_correlation(const double *a, const double *b, size_t count);

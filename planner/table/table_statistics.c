@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/table/table.h"
 
+#include "base/quantile.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +13,6 @@ static void *allocate(size_t count, size_t size)
     if (list == NULL)
         die(__FILE__, __LINE__, "table", "out of memory for a table");
     return list;
-}
-
-static int in_order(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y ? 1 : 0;
-}
-
-double quantile(double *values, size_t count, double q)
-{
-    if (count == 0)
-        return NAN;
-    qsort(values, count, sizeof *values, in_order);
-    const double at = q * (double)(count - 1);
-    const size_t below = (size_t)at, above = below + 1 < count ? below + 1 : below;
-    return values[below] + (at - (double)below) * (values[above] - values[below]);
 }
 
 /* rank[i]: the mean position of values[i] in sorted order. */

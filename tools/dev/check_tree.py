@@ -43,7 +43,7 @@ GRAPH = {
         "planner/sweep": ["planner/memory", "planner/plan"],
         "planner/choose": ["planner/memory", "planner/profile", "planner/plan", "planner/sweep"],
         "planner/published": ["planner/plan"],
-        "planner/advice": ["planner/plan", "planner/sweep", "planner/choose", "planner/published"],
+        "planner/advice": ["planner/plan", "planner/sweep", "planner/choose"],
         "planner/table": ["planner/profile", "planner/plan", "planner/published"],
         "planner/fit": ["planner/profile", "planner/plan", "planner/table"],
     },

@@ -356,6 +356,11 @@ void recipe_given_text(const struct recipe *recipe, struct text *out);
  * same pointer. */
 const char *recipe_key(const char *name);
 
+/* The main name of the key of "key=value"; NULL: unknown. */
+const char *override_key(const char *override);
+/* Adds "key=value" to a list of overrides, replacing another value of the same key under any of its names. */
+void overrides_set(struct recipe_names *overrides, const char *override);
+
 /* The main name of the key nearest to an unknown one; NULL: none is near. */
 const char *recipe_key_near(const char *name);
 

@@ -3,6 +3,7 @@
 #include "trainer/recipe/recipe_table.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 size_t recipe_row_section_length(const struct recipe_row *row)
@@ -164,6 +165,33 @@ bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS])
     if (row >= 0)
         snprintf(key, RECIPE_KEY_CHARS, "%s", recipe_rows[row].key);
     return row >= 0;
+}
+
+const char *override_key(const char *override)
+{
+    char name[RECIPE_KEY_CHARS];
+    const size_t length = strcspn(override, "=");
+    if (length >= sizeof name)
+        return NULL;
+    memcpy(name, override, length);
+    name[length] = 0;
+    return recipe_key(name);
+}
+
+void overrides_set(struct recipe_names *overrides, const char *override)
+{
+    const char *key = override_key(override);
+    for (size_t i = 0; i < overrides->count; i++)
+        if (key != NULL && override_key(overrides->list[i]) == key) {
+            free(overrides->list[i]);
+            overrides->list[i] = text_copy(override);
+            return;
+        }
+    char **grown = realloc(overrides->list, (overrides->count + 1) * sizeof *grown);
+    if (grown == NULL)
+        die(__FILE__, __LINE__, "recipe", "out of memory for an override");
+    overrides->list = grown;
+    overrides->list[overrides->count++] = text_copy(override);
 }
 
 const char *recipe_model_key(int index)

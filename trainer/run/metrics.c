@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/metrics.h"
 
-#include "planner/plan/model_flops.h"
+#include "layers/model.h"
 #include "trainer/checkpoint/checkpoint_best.h"
 #include "trainer/run/metrics_file.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_summary.h"
 
-#include "planner/table/table.h"
+#include "base/quantile.h"
 #include "trainer/files/json_read.h"
 
 #include <jansson.h>

@@ -4,9 +4,9 @@
 
 #include "base/clock.h"
 #include "base/machine.h"
+#include "layers/model.h"
 #include "planner/plan/dry_run.h"
 #include "planner/plan/memory_plan.h"
-#include "planner/plan/model_flops.h"
 #include "planner/plan/report.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_best.h"

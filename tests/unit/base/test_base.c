@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/normal.h"
 #include "base/philox.h"
+#include "base/quantile.h"
 #include "base/status.h"
 #include "base/text.h"
 
@@ -315,4 +316,15 @@ Test(normal, does_not_depend_on_the_slice)
             cr_assert_arr_eq(slice, whole + begin, (size_t)count * sizeof *slice, "%d + %d", begin, count);
             cr_assert_eq(slice[count], 42.0F, "%d + %d", begin, count);
         }
+}
+
+Test(quantile, quantiles_are_interpolated)
+{
+    double values[] = {4, 1, 3, 2, 10};
+    cr_expect_eq(quantile(values, 5, 0.5), 3.0);
+    cr_expect_float_eq(quantile(values, 5, 0.9), 7.6, 1e-12);
+    cr_expect_eq(quantile(values, 5, 0.0), 1.0);
+    cr_expect_eq(quantile(values, 5, 1.0), 10.0);
+    cr_expect_eq(quantile(values, 1, 0.9), 1.0);
+    cr_expect(isnan(quantile(values, 0, 0.5)));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Tables of published runs: reading CSV, columns, a row as a recipe, the printed step time. */
 #include "base/philox.h"
-#include "planner/plan/model_flops.h"
+#include "layers/model.h"
 #include "planner/published/published.h"
 
 #include <criterion/criterion.h>

@@ -6,17 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-Test(table, quantiles_are_interpolated)
-{
-    double values[] = {4, 1, 3, 2, 10};
-    cr_expect_eq(quantile(values, 5, 0.5), 3.0);
-    cr_expect_float_eq(quantile(values, 5, 0.9), 7.6, 1e-12);
-    cr_expect_eq(quantile(values, 5, 0.0), 1.0);
-    cr_expect_eq(quantile(values, 5, 1.0), 10.0);
-    cr_expect_eq(quantile(values, 1, 0.9), 1.0);
-    cr_expect(isnan(quantile(values, 0, 0.5)));
-}
-
 Test(table, rank_correlation_of_ranks_not_values)
 {
     const double a[] = {1, 2, 3, 4}, cubed[] = {1, 8, 27, 64}, falling[] = {9, 5, 2, 1},

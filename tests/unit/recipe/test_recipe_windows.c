@@ -2,7 +2,7 @@
 /* Rules between keys of the model: windows of attention, soft-capping. */
 #include "tests/unit/recipe/recipe_case.h"
 
-#include "planner/plan/model_flops.h"
+#include "layers/model.h"
 
 #define WITH(expected, ...) \
     expect_messages(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)

@@ -3,7 +3,6 @@
 
 #include "base/process.h"
 
-#include "planner/published/published.h"
 #include "trainer/run/run_summary.h"
 
 #include <errno.h>

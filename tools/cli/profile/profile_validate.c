@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/profile/profile_validate.h"
+#include "base/quantile.h"
 
 #include "planner/fit/fit.h"
 #include "tools/cli/options.h"

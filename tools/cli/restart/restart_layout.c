@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/plan/step_plan.h"
-#include "planner/published/published.h"
 #include "tools/cli/restart/restart.h"
 
 #include <stdlib.h>

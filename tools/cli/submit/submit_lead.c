@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/submit/submit.h"
 
-#include "planner/plan/model_flops.h"
+#include "layers/model.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/run/run_summary.h"
 

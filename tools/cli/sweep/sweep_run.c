@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/sweep/sweep_run.h"
 
-#include "planner/published/published.h"
 #include "tools/cli/submit/submit.h"
 #include "tools/cli/sweep/sweep_slurm.h"
 
