@@ -2,7 +2,7 @@
 /* One pass of one microbatch through one stage, and its memory.
  *
  * Every tensor of a layer is declared when the stage is created, as a region with a lifetime
- * (base/lifetime.h); its offset never changes. The schedule determines the number of slots of each
+ * (schedules/lifetime.h); its offset never changes. The schedule determines the number of slots of each
  * lifetime, and the executor passes the slots of the microbatch to each action.
  *
  * RECOMPUTE and SCRATCH have one slot per rank. A schedule that splits B into I and W therefore needs no
@@ -18,13 +18,13 @@
  * then follows its I immediately (context.split_weight). */
 #pragma once
 
-#include "base/lifetime.h"
 #include "kernels/ops.h"
 #include "layers/key_value_cache.h"
 #include "layers/layer_options.h"
 #include "layers/model_config.h"
 #include "layers/parameters/weights.h"
 #include "parallel/group.h"
+#include "schedules/lifetime.h"
 
 struct region {
     enum lifetime lifetime;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/offload_plan.h"
 
+#include "base/memory.h"
 #include "schedules/edges.h"
 
 #include <stdlib.h>
@@ -75,18 +76,16 @@ static void assign_slots(struct offload_plan *plan, const struct slot_lifetimes 
     }
 }
 
-static bool allocate(struct offload_plan *plan, size_t tensors)
+static void allocate(struct offload_plan *plan, size_t tensors)
 {
-    bool good = true;
+    static const char what[] = "an offload plan";
     for (int lifetime = 0; lifetime < OFFLOAD_LIFETIMES; lifetime++) {
-        plan->slot[lifetime] = malloc(2 * tensors * sizeof(int));
-        plan->peak[lifetime] = calloc((size_t)plan->chunks, sizeof(int));
-        good = good && plan->slot[lifetime] != NULL && plan->peak[lifetime] != NULL;
-        for (size_t i = 0; good && i < 2 * tensors; i++)
+        plan->slot[lifetime] = memory_zeroed(2 * tensors, sizeof(int), what);
+        plan->peak[lifetime] = memory_zeroed((size_t)plan->chunks, sizeof(int), what);
+        for (size_t i = 0; i < 2 * tensors; i++)
             plan->slot[lifetime][i] = -1;
     }
-    plan->reload_at = malloc(tensors * sizeof(int));
-    return good && plan->reload_at != NULL;
+    plan->reload_at = memory_zeroed(tensors, sizeof(int), what);
 }
 
 static void find_windows(const struct schedule *s, int rank, struct offload_plan *plan,
@@ -109,30 +108,23 @@ enum status offload_plan_create(const struct schedule *s, int rank, struct offlo
 {
     CHECK(s->has_transfers && rank >= 0 && rank < s->p);
     size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    struct offload_plan *plan = calloc(1, sizeof *plan);
-    if (plan == NULL)
-        return fail(NO_MEMORY, "no memory for an offload plan");
+    struct offload_plan *plan = memory_zeroed(1, sizeof *plan, "an offload plan");
     *plan = (struct offload_plan){.m = s->m, .chunks = s->chunks};
-    struct offload_window window = {.begins = malloc(tensors * sizeof(int))};
-    struct slot_lifetime *buffer = malloc(4 * tensors * sizeof *buffer);
-    bool *used = malloc(2 * tensors * sizeof *used);
-    struct slot_lifetimes whole = {.of = {NULL}};
-    enum status status = allocate(plan, tensors) && window.begins != NULL && buffer != NULL && used != NULL
-                             ? slot_lifetimes_create(s, rank, &whole)
-                             : fail(NO_MEMORY, "no memory for the offload plan of %zu microbatches", tensors);
-    if (status == OK) {
-        find_windows(s, rank, plan, &window);
-        assign_slots(plan, &whole, &window, buffer, used);
-        status = offload_plan_check(plan, s, rank);
-    }
+    allocate(plan, tensors);
+    struct offload_window window = {.begins = memory_zeroed(tensors, sizeof(int), "an offload plan")};
+    AUTO_FREE struct slot_lifetime *buffer = memory_zeroed(4 * tensors, sizeof *buffer, "an offload plan");
+    AUTO_FREE bool *used = memory_zeroed(2 * tensors, sizeof *used, "an offload plan");
+    struct slot_lifetimes whole;
+    slot_lifetimes_create(s, rank, &whole);
+    find_windows(s, rank, plan, &window);
+    assign_slots(plan, &whole, &window, buffer, used);
+    enum status status = offload_plan_check(plan, s, rank);
     if (status == OK)
         *out = plan;
     else
         offload_plan_destroy(plan);
     slot_lifetimes_destroy(&whole);
     free(window.begins);
-    free(buffer);
-    free(used);
     return status;
 }
 

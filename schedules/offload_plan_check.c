@@ -4,6 +4,8 @@
  * returns to its last one. */
 #include "schedules/offload_plan.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 /* A slot in use, from action `begin` to action `end`, inclusive. */
@@ -109,14 +111,13 @@ enum status offload_plan_check(const struct offload_plan *plan, const struct sch
                     plan->chunks, plan->m, s->chunks, s->m);
     struct checker c = {.plan = plan,
                         .list = &s->ranks[rank],
-                        .forward = malloc(tensors * sizeof(int)),
-                        .backward = malloc(tensors * sizeof(int)),
-                        .uses = malloc(2 * (size_t)s->m * sizeof *c.uses)};
-    enum status status = c.forward != NULL && c.backward != NULL && c.uses != NULL
-                             ? slot_lifetimes_create(s, rank, &c.whole)
-                             : fail(NO_MEMORY, "no memory to check an offload plan");
-    if (status == OK)
-        find_actions(&c, s);
+                        .forward = memory_zeroed(tensors, sizeof(int), "the check of an offload plan"),
+                        .backward = memory_zeroed(tensors, sizeof(int), "the check of an offload plan"),
+                        .uses =
+                            memory_zeroed(2 * (size_t)s->m, sizeof *c.uses, "the check of an offload plan")};
+    enum status status = OK;
+    slot_lifetimes_create(s, rank, &c.whole);
+    find_actions(&c, s);
     for (int lifetime = 0; lifetime < OFFLOAD_LIFETIMES; lifetime++)
         for (int chunk = 0; status == OK && chunk < s->chunks; chunk++)
             status = check_chunk(&c, (enum lifetime)lifetime, chunk);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/peak.h"
 
+#include "base/memory.h"
 #include "schedules/edges.h"
 
 #include <stdlib.h>
@@ -142,28 +143,19 @@ static void plan_lifetime(struct slot_plan *plan, enum lifetime lifetime, struct
                                                    scratch, used, plan->slot[lifetime]);
 }
 
-static enum status plan_create(const struct schedule *s, struct slot_plan **out)
+static struct slot_plan *plan_create(const struct schedule *s)
 {
-    struct slot_plan *plan = calloc(1, sizeof *plan);
-    if (plan == NULL)
-        return fail(NO_MEMORY, "no memory for a slot plan");
+    struct slot_plan *plan = memory_zeroed(1, sizeof *plan, "a slot plan");
+    const size_t tensors = (size_t)s->chunks * (size_t)s->m;
     plan->m = s->m;
     plan->chunks = s->chunks;
-    size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    bool good = true;
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++) {
-        plan->slot[lifetime] = malloc(tensors * sizeof *plan->slot[lifetime]);
-        plan->peak[lifetime] = calloc((size_t)s->chunks, sizeof *plan->peak[lifetime]);
-        good = good && plan->slot[lifetime] && plan->peak[lifetime];
-        for (size_t i = 0; good && i < tensors; i++)
+        plan->slot[lifetime] = memory_zeroed(tensors, sizeof(int), "the slots of microbatches");
+        plan->peak[lifetime] = memory_zeroed((size_t)s->chunks, sizeof(int), "the slots of chunks");
+        for (size_t i = 0; i < tensors; i++)
             plan->slot[lifetime][i] = -1;
     }
-    if (!good) {
-        slot_plan_destroy(plan);
-        return fail(NO_MEMORY, "no memory for the slots of %zu microbatches", tensors);
-    }
-    *out = plan;
-    return OK;
+    return plan;
 }
 
 void slot_plan_destroy(struct slot_plan *plan)
@@ -177,13 +169,12 @@ void slot_plan_destroy(struct slot_plan *plan)
     free(plan);
 }
 
-enum status slot_lifetimes_create(const struct schedule *s, int rank, struct slot_lifetimes *out)
+void slot_lifetimes_create(const struct schedule *s, int rank, struct slot_lifetimes *out)
 {
     CHECK(s->has_transfers && rank >= 0 && rank < s->p);
     size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    struct slot_lifetime *all = malloc(PLANNED_LIFETIMES * tensors * sizeof *all);
-    if (all == NULL)
-        return fail(NO_MEMORY, "no memory for the slots of rank %d", rank);
+    struct slot_lifetime *all =
+        memory_zeroed(PLANNED_LIFETIMES * tensors, sizeof *all, "the lifetimes of microbatches");
     for (size_t i = 0; i < PLANNED_LIFETIMES * tensors; i++)
         all[i] = (struct slot_lifetime){.begin = -1, .tensor = (int)(i % tensors)};
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
@@ -191,7 +182,6 @@ enum status slot_lifetimes_create(const struct schedule *s, int rank, struct slo
     struct walk w = {.s = s, .rank = rank, .lifetimes = out->of};
     for (int i = 0; i < s->ranks[rank].count; i++)
         record(&w, s->ranks[rank].actions[i], i);
-    return OK;
 }
 
 void slot_lifetimes_destroy(struct slot_lifetimes *lifetimes)
@@ -200,23 +190,16 @@ void slot_lifetimes_destroy(struct slot_lifetimes *lifetimes)
     *lifetimes = (struct slot_lifetimes){.of = {NULL}};
 }
 
-enum status slot_plan_create(const struct schedule *s, int rank, struct slot_plan **out)
+struct slot_plan *slot_plan_create(const struct schedule *s, int rank)
 {
-    struct slot_plan *plan = NULL;
+    struct slot_plan *plan = plan_create(s);
     struct slot_lifetimes lifetimes;
     size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    TRY(slot_lifetimes_create(s, rank, &lifetimes));
-    struct slot_lifetime *scratch = malloc(tensors * sizeof *scratch);
-    bool *used = malloc(tensors * sizeof *used);
-    enum status status = scratch != NULL && used != NULL
-                             ? plan_create(s, &plan)
-                             : fail(NO_MEMORY, "no memory for the slots of rank %d", rank);
-    for (int lifetime = 0; status == OK && lifetime < PLANNED_LIFETIMES; lifetime++)
+    slot_lifetimes_create(s, rank, &lifetimes);
+    AUTO_FREE struct slot_lifetime *scratch = memory_zeroed(tensors, sizeof *scratch, "a slot plan");
+    AUTO_FREE bool *used = memory_zeroed(tensors, sizeof *used, "a slot plan");
+    for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
         plan_lifetime(plan, (enum lifetime)lifetime, lifetimes.of[lifetime], scratch, used);
-    free(used);
-    free(scratch);
     slot_lifetimes_destroy(&lifetimes);
-    if (status == OK)
-        *out = plan;
-    return status;
+    return plan;
 }

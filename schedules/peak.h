@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Slots for a rank's activations. Each tensor has a lifetime in the rank's list, from the action that
- * produces (or receives) it to the last one that reads it (base/lifetime.h). The slot plan assigns a slot
+ * produces (or receives) it to the last one that reads it (lifetime.h). The slot plan assigns a slot
  * to each microbatch's tensor and determines the number of slots. 1F1B, the first of two ranks: two
  * alternating slots.
  *
@@ -13,7 +13,7 @@
  * the engine orders it with events. */
 #pragma once
 
-#include "base/lifetime.h"
+#include "schedules/lifetime.h"
 #include "schedules/schedule.h"
 
 /* Lifetime of a tensor: from action `begin` to action `end` of the list, inclusive. */
@@ -24,8 +24,7 @@ struct slot_lifetime {
 struct slot_lifetimes {
     struct slot_lifetime *of[PLANNED_LIFETIMES]; // [chunks·m]
 };
-MUST_USE enum status slot_lifetimes_create(const struct schedule *schedule, int rank,
-                                           struct slot_lifetimes *out);
+void slot_lifetimes_create(const struct schedule *schedule, int rank, struct slot_lifetimes *out);
 void slot_lifetimes_destroy(struct slot_lifetimes *lifetimes);
 
 /* Assigns slot[lifetime.tensor] to `count` lifetimes in order of their begin, the lowest free slot to each,
@@ -41,7 +40,7 @@ struct slot_plan {
 };
 
 /* Creates the plan of `rank` for a schedule with transfers. */
-MUST_USE enum status slot_plan_create(const struct schedule *schedule, int rank, struct slot_plan **out);
+struct slot_plan *slot_plan_create(const struct schedule *schedule, int rank);
 void slot_plan_destroy(struct slot_plan *plan);
 
 /* Returns the slot, within its chunk, of the tensor of `chunk` and `microbatch`. */

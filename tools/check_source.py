@@ -31,7 +31,7 @@ MAY_INCLUDE = {
     "base": [],
     "kernels": ["base"],
     "parallel": ["kernels", "base"],
-    "layers": ["parallel", "kernels", "base"],
+    "layers": ["schedules", "parallel", "kernels", "base"],
     "schedules": ["base"],
     "trainer": ["planner", "schedules", "layers", "parallel", "kernels", "base"],
     "planner": ["trainer", "schedules", "layers", "parallel", "kernels", "base"],

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/memory/memory_assumed.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 struct memory_assume memory_assumed(const struct recipe *recipe)
@@ -46,18 +48,14 @@ static void add_changes(const struct schedule *schedule, const struct slot_lifet
         }
 }
 
-enum status memory_shared_saving(const struct schedule *schedule, int pp, const struct slot_use *slots,
-                                 int64_t *out)
+int64_t memory_shared_saving(const struct schedule *schedule, int pp, const struct slot_use *slots)
 {
     const int actions = schedule->ranks[pp].count;
     int64_t allocated = 0, now = 0, most = 0;
     struct slot_lifetimes lifetimes;
-    TRY(slot_lifetimes_create(schedule, pp, &lifetimes));
-    int64_t *change = calloc((size_t)actions + 2, sizeof *change);
-    if (change == NULL) {
-        slot_lifetimes_destroy(&lifetimes);
-        return fail(NO_MEMORY, "no memory for %d actions", actions);
-    }
+    slot_lifetimes_create(schedule, pp, &lifetimes);
+    AUTO_FREE int64_t *change =
+        memory_zeroed((size_t)actions + 2, sizeof *change, "the memory of a rank at each action");
     add_changes(schedule, &lifetimes, slots, change);
     for (int i = 0; i <= actions; i++) {
         now += change[i];
@@ -68,8 +66,6 @@ enum status memory_shared_saving(const struct schedule *schedule, int pp, const 
             const struct slot_use *use = &slots[chunk * SLOT_LIFETIMES + lifetime];
             allocated += use->slots * use->bytes;
         }
-    free(change);
     slot_lifetimes_destroy(&lifetimes);
-    *out = allocated - most;
-    return OK;
+    return allocated - most;
 }

@@ -12,5 +12,4 @@ struct memory_assume memory_assumed(const struct recipe *recipe);
 /* Bytes that activations need less if all chunks of pipeline rank `pp` share memory (assume.activations): the
  * slots of all chunks, minus the largest sum of tensors that are alive at the same time. slots:
  * [chunks][SLOT_LIFETIMES]. */
-MUST_USE enum status memory_shared_saving(const struct schedule *schedule, int pp,
-                                          const struct slot_use *slots, int64_t *out);
+int64_t memory_shared_saving(const struct schedule *schedule, int pp, const struct slot_use *slots);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/memory/memory_formula.h"
 
+#include "base/memory.h"
 #include "planner/memory/memory_assumed.h"
 #include "planner/memory/memory_states.h"
 #include "trainer/engine/activations/stash.h"
@@ -238,8 +239,7 @@ static enum status add_activations(struct estimate *s)
     TRY(add_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes));
     if (!s->shares_activations)
         return OK;
-    int64_t unused = 0;
-    TRY(memory_shared_saving(s->run->schedule, s->coord.pp, s->table->slots, &unused));
+    const int64_t unused = memory_shared_saving(s->run->schedule, s->coord.pp, s->table->slots);
     return add_bytes(s, PART_ACTIVATIONS, "shared by chunks at different times", -unused);
 }
 
@@ -524,11 +524,11 @@ static enum status compute(const struct run *run, int rank, int threads, const s
     s.split = schedule_splits_backward(run->schedule, s.coord.pp);
     s.shares_activations =
         recipe->assume.activations == ASSUME_ACTIVATIONS_SHARED && !recipe->memory.offload_activations;
-    out->slots = calloc((size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *out->slots);
-    if (out->slots == NULL)
-        return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);
-    enum status status = slot_plan_create(run->schedule, s.coord.pp, &s.slots);
-    if (status == OK && recipe->memory.offload_activations)
+    out->slots = memory_zeroed((size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *out->slots,
+                               "the slots of chunks");
+    s.slots = slot_plan_create(run->schedule, s.coord.pp);
+    enum status status = OK;
+    if (recipe->memory.offload_activations)
         status = offload_plan_create(run->schedule, s.coord.pp, &s.offloaded);
     if (status == OK)
         status = add_all(&s);

@@ -42,7 +42,7 @@
  * forwards write losses. */
 #pragma once
 
-#include "base/lifetime.h"
+#include "schedules/lifetime.h"
 #include "trainer/optimizer/optimizer.h"
 
 /* Rank statistics at the end of the list; all ranks receive the maximum of each. */

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/memory.h"
 #include "base/normal.h"
 #include "base/philox.h"
 #include "base/quantile.h"
@@ -238,6 +239,12 @@ Test(file, replaces_only_regular_files)
     cr_assert_null(file_path_problem("new"));
     cr_assert(unlink("pipe") == 0 && unlink("link") == 0 && rmdir("folder") == 0);
     cr_assert(chdir("/") == 0 && rmdir(folder) == 0);
+}
+
+/* It ends the program with status 1; no size overflows on the way. */
+Test(memory, the_program_ends_without_memory, .exit_code = 1)
+{
+    (void)memory_zeroed(SIZE_MAX / 2, 4, "a test");
 }
 
 /* Checked before any computation; root has access to every folder, so another user is used. */

@@ -184,8 +184,7 @@ Test(schedule, rejections_give_reason_and_valid_values)
 Test(schedule, slots_of_one_f_one_b)
 {
     struct schedule *s = build("1f1b", 4, 8, 1);
-    struct slot_plan *plan = NULL;
-    cr_assert_eq(slot_plan_create(s, 0, &plan), OK);
+    struct slot_plan *plan = slot_plan_create(s, 0);
     for (int lifetime = KEEP_INPUT; lifetime <= KEEP_UNTIL_BACKWARD_WEIGHT; lifetime++) {
         cr_assert_eq(plan->peak[lifetime][0], 4);
         for (int k = 0; k < 8; k++)

@@ -99,8 +99,7 @@ static void expect_valid_slots_of(const struct schedule *s, int rank, const stru
 
 static void expect_valid_slots(const struct schedule *s, int rank)
 {
-    struct slot_plan *plan = NULL;
-    cr_assert_eq(slot_plan_create(s, rank, &plan), OK);
+    struct slot_plan *plan = slot_plan_create(s, rank);
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
         expect_valid_slots_of(s, rank, plan, (enum lifetime)lifetime);
     if (s->chunks == 1)

@@ -196,10 +196,9 @@ Test(offload, slots)
 {
     struct schedule *schedule = NULL;
     struct offload_plan *offloaded = NULL;
-    struct slot_plan *whole = NULL;
     cr_assert_eq(schedule_build(&(struct schedule_options){.name = "1f1b", .p = 8, .m = 16}, &schedule), OK);
     cr_assert_eq(offload_plan_create(schedule, 0, &offloaded), OK);
-    cr_assert_eq(slot_plan_create(schedule, 0, &whole), OK);
+    struct slot_plan *whole = slot_plan_create(schedule, 0);
     cr_assert(offloaded->any);
     cr_assert_eq(whole->peak[KEEP_UNTIL_BACKWARD_WEIGHT][0], 8);
     cr_assert_eq(offloaded->peak[KEEP_UNTIL_BACKWARD_WEIGHT][0], 3);

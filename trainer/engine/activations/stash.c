@@ -135,7 +135,7 @@ enum status stash_create(struct device *device, const struct stash_config *confi
             return fail(NO_MEMORY, "no memory for the slots of %d chunks", out->chunks);
     }
     TRY(allocate_owners(out));
-    TRY(slot_plan_create(schedule, config->pp_rank, &out->plan));
+    out->plan = slot_plan_create(schedule, config->pp_rank);
     TRY(plan_offload(config, out));
     if (config->backward) {
         TRY(gradient_plan_create(schedule, config->pp_rank, &out->gradients));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/lifetime.h"
+#include "schedules/lifetime.h"
 
 #include "base/status.h"
 
