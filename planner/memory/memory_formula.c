@@ -280,11 +280,12 @@ static enum status add_step(struct estimate *s, const struct memory_states *stat
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp;
+    int64_t statistics = s->run->mesh.world * (int64_t)sizeof(struct step_stats);
     TRY(add_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 4) * word));
     TRY(add_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
     if (s->run->recipe->precision.params_dtype == RECIPE_FP16)
         TRY(add_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
-    TRY(add_buffer(s, PART_DATA, "step statistics", STAT_COUNT * word));
+    TRY(add_buffer(s, PART_DATA, "step statistics", statistics));
     if (s->run->recipe->precision.scaling == SCALE_DELAYED)
         TRY(add_buffer(s, PART_DATA, "amax of delayed scaling",
                        2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
@@ -297,7 +298,8 @@ static enum status add_validation(struct estimate *s, const struct memory_states
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp, p = s->run->mesh.degrees.pp;
     int64_t moment = states->moments * s->shape.assume.moment;
-    int64_t travelling = (2 * samples + squares + p * (1 + STAT_COUNT)) * word;
+    int64_t notes = s->run->mesh.world * (int64_t)sizeof(struct step_stats);
+    int64_t travelling = (2 * samples + squares + p) * word + notes;
     TRY(add_buffer(s, PART_DATA, "validation: own report", samples * word + travelling));
     TRY(add_buffer(s, PART_DATA, "validation: report so far", travelling));
     if (s->coord.pp == p - 1)

@@ -332,7 +332,7 @@ def check_step(folder, step, case, lists, bubble):
     if schedule != "dualpipe":  # in which the simulator runs a pair as one action
         check_predicted(groups[predicted[0]], groups[measured[0]])
     bubbles = [bubble_of(computing(slices)) for title in measured for slices in groups[title].values()]
-    # The ranks compare their bubbles in whole microseconds.
+    # Times in the file are rounded.
     worst = [fraction for time, fraction in bubbles if time > max(bubbles)[0] - MICROSECOND]
     # Forwards that ran ahead and were dropped are lost time too, and not part of the timeline.
     more = 1 if LOOKS_AHEAD in case else 1e-4

@@ -4,14 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { REASON_CHARS = 2048, SHARED_WORDS = 2 * STAT_COUNT };
+enum { REASON_CHARS = 2048, SHARED_WORDS = 256 };
 
 /* Memory of the device for small messages. Between steps the buffer of the statistics is free, so that saving
  * needs no additional memory; before it exists, one of its own. */
 static enum status begin_shared(struct rank_state *w, struct buffer *own, struct buffer **out)
 {
     *out = w->stats_buffer.data != NULL ? &w->stats_buffer : own;
-    _Static_assert((int)AGREE_MAX_VALUES <= (int)STAT_COUNT, "the buffer of the statistics has the space");
+    _Static_assert(AGREE_MAX_VALUES * sizeof(double) <= sizeof(struct step_stats),
+                   "the buffer has the space");
     return *out != own ? OK
                        : buffer_alloc(w->device, PART_COMMUNICATION, AGREE_MAX_VALUES * sizeof(double), own);
 }

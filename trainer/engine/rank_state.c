@@ -130,6 +130,7 @@ static enum status create_validation(struct rank_state *w)
         .compute = w->compute,
         .optimizer = w->optimizer,
         .global_batch_size = w->run->recipe->train.global_batch_size,
+        .note_bytes = sizeof(struct step_stats),
     };
     return post_validation_create(&config, &w->validation);
 }
@@ -160,7 +161,11 @@ static enum status create_optimizer(struct rank_state *w)
     };
     int m = (int)recipe_microbatches(recipe);
     TRY(optimizer_create(&config, &w->optimizer));
-    TRY(buffer_alloc(w->device, PART_DATA, sizeof w->stats, &w->stats_buffer));
+    const size_t stats_bytes = (size_t)w->world->size * sizeof *w->stats_of_rank;
+    w->stats_of_rank = calloc((size_t)w->world->size, sizeof *w->stats_of_rank);
+    if (w->stats_of_rank == NULL)
+        return fail(NO_MEMORY, "no memory for the statistics of %d ranks", w->world->size);
+    TRY(buffer_alloc(w->device, PART_DATA, stats_bytes, &w->stats_buffer));
     if (recipe->pipeline.optimizer_post_validation)
         TRY(create_validation(w));
     return batches_create(w->device, m, recipe->train.micro_batch_size, recipe->model.seq_length,
@@ -246,6 +251,7 @@ void rank_destroy(struct rank_state *state)
     stream_destroy(state->background.copies);
     buffer_free(&state->background.staging);
     buffer_free(&state->stats_buffer);
+    free(state->stats_of_rank);
     buffer_free(&state->scale_buffer);
     batches_destroy(&state->batches);
     weights_destroy(&state->weights);
@@ -361,68 +367,64 @@ static enum request request_of(struct rank_state *w)
 }
 
 /* Sums over all chunks. */
-static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COUNT])
+static void collect_slots(const struct rank_state *w, struct slot_use out[SLOT_LIFETIMES])
 {
-    for (int kind = 0; kind < 2 * SLOT_LIFETIMES; kind++)
-        stats[STAT_SLOTS + kind] = 0.0;
     for (int chunk = 0; chunk < w->run->schedule->chunks; chunk++) {
         struct slot_use slots[SLOT_LIFETIMES];
         stash_slots(&executor_store(w->executor)->stash, chunk, slots);
         for (int kind = 0; kind < SLOT_LIFETIMES; kind++) {
-            stats[STAT_SLOTS + kind] += (double)slots[kind].slots;
-            stats[STAT_SLOT_BYTES + kind] += (double)(slots[kind].slots * slots[kind].bytes);
+            out[kind].slots += slots[kind].slots;
+            out[kind].bytes += slots[kind].slots * slots[kind].bytes;
         }
     }
 }
 
-/* Publishes the times of this rank in the step, in the statistics and for the monitor of its node. */
-static void collect_times(struct rank_state *w, const struct step_times *times, double stats[STAT_COUNT])
+/* The times of this rank in the step, also for the monitor of its node. */
+static void collect_times(struct rank_state *w, struct step_stats *out)
 {
     // A device that is not synchronous waits when its host does not; its times are those of the step before.
     const bool on_host = device_traits(w->run->recipe->cluster.device)->synchronous;
+    const struct step_times times = executor_times(w->executor);
     const int64_t waited_ns = progress_waited_ns();
-    const double compute_s = fmax(times->busy_s - times->waited_s, 0.0);
-    const double wait_s = on_host ? 1e-9 * (double)(waited_ns - w->waited_ns)
-                                  : fmax(times->last_end_s - times->first_start_s - compute_s, 0.0);
-    stats[STAT_COMPUTE_MAX] = timeline_slowest_stat(compute_s, w->world->rank);
-    stats[STAT_COMPUTE_MIN] = timeline_min_stat(compute_s);
-    stats[STAT_WAIT_MAX] = wait_s;
-    stats[STAT_WAIT_MIN] = timeline_min_stat(wait_s);
-    stats[STAT_DATA_MAX] = w->data_s;
-    stats[STAT_DATA_MIN] = timeline_min_stat(w->data_s);
+    out->span_s = times.last_end_s - times.first_start_s;
+    out->busy_s = times.busy_s;
+    out->compute_s = fmax(times.busy_s - times.waited_s, 0.0);
+    out->wait_s =
+        on_host ? 1e-9 * (double)(waited_ns - w->waited_ns) : fmax(out->span_s - out->compute_s, 0.0);
+    out->data_s = w->data_s;
     progress_step((struct progress_step){.step = w->step + 1,
-                                         .compute_ns = times->compute_ns,
-                                         .wait_ns = (int64_t)(1e9 * wait_s),
-                                         .data_ns = (int64_t)(1e9 * w->data_s)});
+                                         .compute_ns = times.compute_ns,
+                                         .wait_ns = (int64_t)(1e9 * out->wait_s),
+                                         .data_ns = (int64_t)(1e9 * out->data_s)});
     w->waited_ns = waited_ns;
     w->data_s = 0.0;
 }
 
-static void collect_stats(struct rank_state *w, double stats[STAT_COUNT])
+static void collect_stats(struct rank_state *w, struct step_stats *out)
 {
-    struct step_times times = executor_times(w->executor);
-    double span = times.last_end_s - times.first_start_s;
     const struct background *background = &w->background;
-    bool writes = background->saving != NULL && !background->is_written(background->saving);
-    stats[STAT_REQUEST] = (double)request_of(w) + (writes ? 0.5 : 0.0);
-    stats[STAT_BUBBLE] = timeline_bubble_stat(span, times.busy_s);
-    struct memory_use use = device_memory(w->device);
-    stats[STAT_MEMORY] = (double)use.peak_total_bytes;
-    for (int part = 0; part < PART_COUNT; part++)
-        stats[STAT_PARTS + part] = (double)use.peak_bytes[part];
-    collect_slot_stats(w, stats);
-    collect_times(w, &times, stats);
+    const struct memory_use use = device_memory(w->device);
+    *out = (struct step_stats){.rank = w->world->rank,
+                               .request = request_of(w),
+                               .writes =
+                                   background->saving != NULL && !background->is_written(background->saving),
+                               .peak_total_bytes = use.peak_total_bytes};
+    memcpy(out->peak_bytes, use.peak_bytes, sizeof out->peak_bytes);
+    collect_slots(w, out->slots);
+    collect_times(w, out);
 }
 
-/* Enqueues the max all-reduce of the statistics; they are available together with the result of the
- * step. */
+/* Enqueues the all-gather of the statistics; they are available together with the result of the step. */
 static enum status exchange_stats(struct rank_state *w)
 {
-    collect_stats(w, w->stats);
-    struct tensor view = tensor_1d(w->stats_buffer.data, F64, STAT_COUNT);
-    TRY(copy_to_device(w->compute, view.data, w->stats, sizeof w->stats));
-    TRY(group_all_reduce(w->groups->world, w->compute, view, REDUCE_MAX));
-    return copy_to_host(w->compute, w->stats, view.data, sizeof w->stats);
+    const int64_t elements = sizeof(struct step_stats) / sizeof(int64_t);
+    struct step_stats *all = w->stats_buffer.data, *mine = &all[w->world->rank];
+    struct step_stats *sent = &w->stats_of_rank[w->world->rank];
+    collect_stats(w, sent);
+    TRY(copy_to_device(w->compute, mine, sent, sizeof *sent));
+    TRY(group_all_gather(w->groups->world, w->compute, tensor_1d(mine, I64, elements),
+                         tensor_1d(all, I64, elements * w->world->size)));
+    return copy_to_host(w->compute, w->stats_of_rank, all, w->stats_buffer.bytes);
 }
 
 /* Runs the forward passes of the next step that may run before it is confirmed. */
@@ -441,17 +443,16 @@ static enum status validated_update(struct rank_state *w, int64_t step, bool may
                                     struct step_result *out)
 {
     bool guessed;
-    double stats[STAT_COUNT];
     struct verdict verdict;
-    collect_stats(w, stats);
-    TRY(post_validation_pass_down(w->validation, rank_updates(w) + 1, may_guess, stats, &guessed));
+    collect_stats(w, w->stats_of_rank);
+    TRY(post_validation_pass_down(w->validation, rank_updates(w) + 1, may_guess, w->stats_of_rank, &guessed));
     w->step = step;
     if (guessed)
         TRY(look_ahead(w));
     rank_context()->step = (int)step;
     rank_context_set_action("verdict");
     TRY(post_validation_finish(w->validation, &verdict, out));
-    memcpy(w->stats, verdict.stats, sizeof w->stats);
+    step_stats_summarize(verdict.notes, w->world->size, &w->stats);
     if (!verdict.ahead)
         return OK;
     if (!verdict.wrong)
@@ -480,7 +481,8 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
         device_range_end(w->device);
         TRY(exchange_stats(w));
         TRY(optimizer_finish(w->optimizer, out)); // synchronizes
-        if (!out->skipped)                        // after a skipped step the loss scale changes
+        step_stats_summarize(w->stats_of_rank, w->world->size, &w->stats);
+        if (!out->skipped) // after a skipped step the loss scale changes
             TRY(amax_history_update(w->amax));
         w->step = number;
     }

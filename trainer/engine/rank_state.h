@@ -10,6 +10,7 @@
 #pragma once
 
 #include "trainer/engine/executor.h"
+#include "trainer/engine/step_stats.h"
 #include "trainer/engine/stop.h"
 #include "trainer/optimizer/amax_history.h"
 #include "trainer/optimizer/loss_scale.h"
@@ -122,9 +123,10 @@ struct rank_state {
     double save_at_s; // requests a save on all ranks after the first step that ends at or after this time; 0:
                       // never
     double data_s;    // loading the samples of the next statistics
-    int64_t waited_ns;        // of this thread, until the last statistics, and since then outside of steps
-    int64_t waited_by_end_ns; // of this thread, until the end of the last step
-    double stats[STAT_COUNT]; // of the last step, maximum over all ranks
+    int64_t waited_ns;         // of this thread, until the last statistics, and since then outside of steps
+    int64_t waited_by_end_ns;  // of this thread, until the end of the last step
+    struct step_summary stats; // of the last step
+    struct step_stats *stats_of_rank; // [world] of the step in progress
     struct buffer stats_buffer;
     struct loss_scale loss_scale; // of the next step
     struct buffer scale_buffer;   // f32 on the device; none without a loss scale

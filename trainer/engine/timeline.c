@@ -3,7 +3,6 @@
 
 #include "schedules/edges.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum status timeline_create(int count, struct timeline *out)
@@ -42,53 +41,6 @@ double timeline_clock_offset(const struct barrier_times *first, const struct bar
         most = high < most ? high : most;
     }
     return least <= 0.0 && most >= 0.0 ? 0.0 : 0.5 * (least + most);
-}
-
-/* ---- the bubble ---- */
-
-double timeline_bubble_stat(double span_s, double busy_s)
-{
-    // Below 2^35 microseconds (nine hours) a double keeps two more digits than 0.99999.
-    const double most_us = 0x1p35, most_part = 0.99999;
-    double bubble_s = fmax(span_s - busy_s, 0.0);
-    if (!(span_s > 0.0))
-        return 0.0;
-    return fmin(floor(bubble_s * 1e6), most_us) + fmin(bubble_s / span_s, most_part);
-}
-
-double timeline_bubble_fraction(double bubble_stat)
-{
-    return bubble_stat - floor(bubble_stat);
-}
-
-/* ---- the slowest rank ---- */
-
-static const double rank_scale = 0x1p-20, longest_s = 0x1p20; // twelve days
-
-double timeline_slowest_stat(double seconds, int rank)
-{
-    const double most_us = 0x1p32;
-    return fmin(floor(fmax(seconds, 0.0) * 1e6), most_us) + rank_scale * (double)rank;
-}
-
-double timeline_slowest_s(double stat)
-{
-    return 1e-6 * floor(stat);
-}
-
-int timeline_slowest_rank(double stat)
-{
-    return (int)((stat - floor(stat)) / rank_scale + 0.5);
-}
-
-double timeline_min_stat(double seconds)
-{
-    return longest_s - seconds;
-}
-
-double timeline_min_s(double stat)
-{
-    return fmax(longest_s - stat, 0.0);
 }
 
 /* ---- costs ---- */

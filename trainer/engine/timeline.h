@@ -42,25 +42,6 @@ struct barrier_times {
  * machine. */
 double timeline_clock_offset(const struct barrier_times *first, const struct barrier_times *rank);
 
-/* ---- the bubble ---- */
-
-/* The bubble of a step is that of the rank with the longest idle time between its first and last action; the
- * bubble fraction divides it by the span of the same rank, as in `cuboid schedule`. bubble_stat packs both
- * into one double, so that a max all-reduce selects the rank together with its fraction: whole microseconds
- * of bubble, and the fraction (below 1) after the decimal point. Seconds; 0 for a rank without actions. */
-double timeline_bubble_stat(double span_s, double busy_s);
-double timeline_bubble_fraction(double bubble_stat);
-
-/* ---- the slowest rank ---- */
-
-/* Statistics of which a max all-reduce selects the longest time together with its rank (below 2^20), and the
- * shortest time. Seconds, with a resolution of a microsecond and of a nanosecond. */
-double timeline_slowest_stat(double seconds, int rank);
-double timeline_slowest_s(double stat);
-int timeline_slowest_rank(double stat);
-double timeline_min_stat(double seconds);
-double timeline_min_s(double stat);
-
 /* ---- costs for the simulator ---- */
 
 /* Derives a cost table from measured times: the mean F, I, W and B of every stage (0 for a kind that it

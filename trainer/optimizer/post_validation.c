@@ -5,21 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* f64, in this order:  tokens known here [G] | report [R] | guesses [p] | statistics [p][STAT_COUNT]
- *                      `-- sum over the stage ------'
- *                                            `------ passed along the pipeline ---------------' */
+/* f64, in this order:  tokens known here [G] | report [R] | guesses [p] | notes [p][ranks of the stage]
+ *                      `-- sum over the stage ------'                     gathered over the stage
+ *                                            `------ passed along the pipeline -------------' */
 struct post_validation {
     struct post_validation_config config;
     struct group *stage;   // the ranks of this pipeline coordinate
     struct stream *report; // stream of its messages
     int pp, last;          // this rank's and the last pipeline coordinate
     int64_t samples, entries, travelling;
+    int64_t note, notes;               // elements of a rank's note, and of all notes of a stage
     struct buffer mine, before, whole; // before: from the ranks above; whole: not on the last rank
     struct buffer value, m, v, master; // the copy; not on the last rank
     struct event sent, arrived;        // completion of the last send; arrival of the complete report
     bool guessed;
-    double *tokens, *host; // [G], [guesses and statistics]
-    double guess, stats[STAT_COUNT];
+    double *tokens, *host; // [G], [guesses and notes]
+    double guess;
 };
 
 /* ---- creation ---- */
@@ -41,7 +42,7 @@ static enum status create_stage(struct post_validation *v)
 
 static int64_t tail_count(const struct post_validation *v)
 {
-    return (v->last + 1) * (int64_t)(1 + STAT_COUNT);
+    return (v->last + 1) * (1 + v->notes);
 }
 
 static enum status create_buffers(struct post_validation *v)
@@ -76,6 +77,8 @@ enum status post_validation_create(const struct post_validation_config *config, 
     v->last = config->groups->mesh.degrees.pp - 1;
     v->samples = config->global_batch_size;
     v->entries = tensor_count(optimizer_report(config->optimizer));
+    v->note = (int64_t)(config->note_bytes / sizeof(double));
+    v->notes = v->note * (config->world->size / (v->last + 1));
     v->travelling = v->entries + tail_count(v);
     enum status status = create_stage(v);
     if (status == OK)
@@ -142,37 +145,53 @@ static struct tensor travelling(const struct post_validation *v)
     return part(v, v->samples, v->travelling);
 }
 
+static int64_t notes_begin(const struct post_validation *v)
+{
+    return v->samples + v->entries + v->last + 1;
+}
+
+/* `count` elements of 8 bytes, for a copy of their bits. */
+static struct tensor words(double *data, int64_t count)
+{
+    return tensor_1d(data, F32, 2 * count);
+}
+
 static enum status transfer(struct post_validation *v, struct tensor data, int peer, bool send)
 {
     struct message message = {.data = data, .peer = peer, .send = send};
     return group_exchange(v->config.groups->pp, v->report, &message, 1);
 }
 
-/* Reduces over the ranks of this stage: sums report and tokens, and takes the maximum of each statistic. */
-static enum status add_up_stage(struct post_validation *v, const double stats[STAT_COUNT])
+/* Sums report and tokens over the ranks of this stage, and gathers their notes. */
+static enum status add_up_stage(struct post_validation *v, const void *note)
 {
     struct stream *compute = v->config.compute;
-    struct tensor sent =
-        part(v, v->samples + v->entries + v->last + 1 + v->pp * (int64_t)STAT_COUNT, STAT_COUNT);
-    memcpy(v->stats, stats, sizeof v->stats);
+    const int64_t begin = notes_begin(v) + v->pp * v->notes;
+    struct tensor mine = part(v, begin + v->stage->rank * v->note, v->note);
+    double *sent = v->host + (v->last + 1); // until finish() reads the notes of all ranks
+    memcpy(sent, note, v->config.note_bytes);
     TRY(fill(compute, (struct fill){.out = part(v, 0, v->samples + v->travelling), .value = 0.0F}));
     if (post_validation_tokens(v) != NULL)
         TRY(copy_to_device(compute, v->mine.data, v->tokens, (size_t)v->samples * sizeof(double)));
     TRY(copy(compute, (struct copy){.in = optimizer_report(v->config.optimizer),
                                     .out = part(v, v->samples, v->entries)}));
-    TRY(copy_to_device(compute, sent.data, v->stats, sizeof v->stats));
+    TRY(copy_to_device(compute, mine.data, sent, v->config.note_bytes));
     TRY(group_all_reduce(v->stage, compute, part(v, 0, v->samples + v->entries), REDUCE_SUM));
-    return group_all_reduce(v->stage, compute, sent, REDUCE_MAX);
+    return group_all_gather(v->stage, compute, mine, part(v, begin, v->notes));
 }
 
 static enum status add_those_above(struct post_validation *v)
 {
     if (v->pp == 0)
         return OK;
-    struct tensor before = tensor_1d(v->before.data, F64, v->travelling);
-    TRY(transfer(v, before, v->pp - 1, false));
-    TRY(stream_wait(v->config.compute, stream_record(v->report)));
-    return add(v->config.compute, (struct add){.in = before, .out = travelling(v)});
+    struct stream *compute = v->config.compute;
+    const int64_t summed = v->entries + v->last + 1; // report and guesses
+    double *before = v->before.data;
+    TRY(transfer(v, tensor_1d(before, F64, v->travelling), v->pp - 1, false));
+    TRY(stream_wait(compute, stream_record(v->report)));
+    TRY(add(compute, (struct add){.in = tensor_1d(before, F64, summed), .out = part(v, v->samples, summed)}));
+    return copy(compute, (struct copy){.in = words(before + summed, v->pp * v->notes),
+                                       .out = words(part(v, notes_begin(v), 0).data, v->pp * v->notes)});
 }
 
 /* The best guess of a rank other than the last: the gradient scale without clipping, unless the norm so far
@@ -216,13 +235,13 @@ static enum status update(struct post_validation *v)
 }
 
 enum status post_validation_pass_down(struct post_validation *v, int64_t step, bool may_guess,
-                                      const double stats[STAT_COUNT], bool *guessed)
+                                      const void *note, bool *guessed)
 {
     struct stream *compute = v->config.compute;
     struct tensor slot = part(v, v->samples + v->entries + v->pp, 1);
     v->guess = 0.0;
     TRY(stream_wait(compute, v->sent)); // the last rank's report of the previous step
-    TRY(add_up_stage(v, stats));
+    TRY(add_up_stage(v, note));
     TRY(add_those_above(v));
     TRY(optimizer_set_hyper(v->config.optimizer, step));
     if (may_guess && v->pp < v->last)
@@ -250,14 +269,11 @@ enum status post_validation_finish(struct post_validation *v, struct verdict *ve
     TRY(copy_to_host(compute, v->host, whole + v->entries, (size_t)tail_count(v) * sizeof *v->host));
     TRY(optimizer_read(v->config.optimizer, report, out));
 
-    *verdict = (struct verdict){.ahead = false};
+    *verdict = (struct verdict){.notes = v->host + v->last + 1};
     for (int pp = 0; pp <= v->last; pp++) {
-        const double *stats = v->host + v->last + 1 + pp * (ptrdiff_t)STAT_COUNT;
         bool guessed = v->host[pp] > 0.0;
         verdict->ahead = verdict->ahead || guessed;
         out->rollbacks += guessed && (float)v->host[pp] != out->gradient_scale;
-        for (int i = 0; i < STAT_COUNT; i++)
-            verdict->stats[i] = fmax(verdict->stats[i], stats[i]);
     }
     verdict->wrong = out->rollbacks > 0;
     if (v->guessed && (float)v->guess == out->gradient_scale)

@@ -42,27 +42,7 @@
  * forwards write losses. */
 #pragma once
 
-#include "schedules/lifetime.h"
 #include "trainer/optimizer/optimizer.h"
-
-/* Rank statistics at the end of the list; all ranks receive the maximum of each. */
-enum collect_stats {
-    STAT_REQUEST, // enum request; 0.5 more while the rank is writing a checkpoint in the background
-    STAT_BUBBLE,
-    STAT_MEMORY,      // peak bytes
-    STAT_COMPUTE_MAX, // timeline_slowest_stat()
-    STAT_COMPUTE_MIN, // timeline_min_stat(), as for the other minima
-    STAT_WAIT_MAX,    // seconds
-    STAT_WAIT_MIN,
-    STAT_DATA_MAX, // seconds
-    STAT_DATA_MIN,
-    STAT_PARTS,                                    // peak bytes of each part
-    STAT_SLOTS = STAT_PARTS + PART_COUNT,          // of activations: number of slots of each kind ...
-    STAT_SLOT_BYTES = STAT_SLOTS + SLOT_LIFETIMES, // ... and the bytes of all slots of the kind
-    STAT_COUNT = STAT_SLOT_BYTES + SLOT_LIFETIMES
-};
-/* Requests to all ranks, in ascending order: the highest one of any rank is executed. */
-enum request { REQUEST_NOTHING, REQUEST_SAVE, REQUEST_STOP };
 
 struct post_validation_config {
     struct world *world;
@@ -71,6 +51,7 @@ struct post_validation_config {
     struct stream *compute;
     struct optimizer *optimizer;
     int64_t global_batch_size;
+    size_t note_bytes; // of a rank, to all others: its statistics (engine/step_stats.h). A multiple of 8
 };
 
 struct post_validation;
@@ -87,12 +68,12 @@ double *post_validation_tokens(struct post_validation *validation);
  * pipeline. Waits for the ranks above, not for those below. may_guess must be the same on every rank.
  * *guessed: the update was made, and the rank may start the next step. */
 MUST_USE enum status post_validation_pass_down(struct post_validation *validation, int64_t step,
-                                               bool may_guess, const double stats[STAT_COUNT], bool *guessed);
+                                               bool may_guess, const void *note, bool *guessed);
 
 struct verdict {
-    bool ahead; // some rank has guessed and looked ahead
-    bool wrong; // and the guess was wrong: the look-ahead used other weights
-    double stats[STAT_COUNT];
+    bool ahead;        // some rank has guessed and looked ahead
+    bool wrong;        // and the guess was wrong: the look-ahead used other weights
+    const void *notes; // [world][note_bytes], stage by stage; valid until the next step
 };
 
 /* Waits for the complete report; afterwards the update equals the synchronous one. *out is the same on every

@@ -56,16 +56,16 @@ static void add_number(struct text *line, const char *key, double value)
     text_add(line, ", \"%s\": %s", key, isfinite(value) ? number_text(value, number) : "null");
 }
 
-static void add_times(struct text *line, const struct step_record *r)
+static void add_times(struct text *line, const struct step_summary *ranks)
 {
     const struct {
         const char *key;
-        const double *range;
-    } times[] = {{"compute_s", r->compute_s}, {"wait_s", r->wait_s}, {"data_s", r->data_s}};
+        struct step_range range;
+    } times[] = {{"compute_s", ranks->compute_s}, {"wait_s", ranks->wait_s}, {"data_s", ranks->data_s}};
     text_add(line, ", \"ranks\": {");
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
-        text_add(line, "\"%s\": [%.6f, %.6f], ", times[i].key, times[i].range[0], times[i].range[1]);
-    text_add(line, "\"slowest\": %d}", r->slowest);
+        text_add(line, "\"%s\": [%.6f, %.6f], ", times[i].key, times[i].range.least, times[i].range.most);
+    text_add(line, "\"slowest\": %d}", ranks->slowest);
 }
 
 static enum status write_line(struct metrics *m, const struct step_record *r)
@@ -87,19 +87,20 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     add_number(&line, "model_tflops_per_rank", per_rank * 1e-12);
     add_number(&line, "mfu", share);
     add_number(&line, "mfu_causal", share * model_causal_share(&m->config.recipe->model));
-    add_number(&line, "bubble_fraction", r->bubble_fraction);
-    text_add(&line, ", \"memory_peak_bytes\": %lld, \"memory_bytes\": {", (long long)r->memory_peak_bytes);
+    add_number(&line, "bubble_fraction", r->ranks.bubble_fraction);
+    text_add(&line, ", \"memory_peak_bytes\": %lld, \"memory_bytes\": {",
+             (long long)r->ranks.peak_total_bytes);
     for (int part = 0; part < PART_COUNT; part++)
         text_add(&line, "%s\"%s\": %lld", part > 0 ? ", " : "", part_name((enum part)part),
-                 (long long)r->part_peak_bytes[part]);
+                 (long long)r->ranks.peak_bytes[part]);
     text_add(&line, "}, \"activation_slots\": {");
     for (int kind = 0; kind < SLOT_LIFETIMES; kind++)
         text_add(&line, "%s\"%s\": {\"slots\": %lld, \"bytes\": %lld}", kind > 0 ? ", " : "",
-                 lifetime_name((enum lifetime)kind), (long long)r->slots[kind].slots,
-                 (long long)r->slots[kind].bytes);
+                 lifetime_name((enum lifetime)kind), (long long)r->ranks.slots[kind].slots,
+                 (long long)r->ranks.slots[kind].bytes);
     text_add(&line, "}");
-    if (r->has_times)
-        add_times(&line, r);
+    if (r->ranks.has_times)
+        add_times(&line, &r->ranks);
     if (r->has_rollbacks)
         text_add(&line, ", \"rollbacks\": %d", r->rollbacks);
     if (r->loss_scale > 0.0) {
@@ -165,8 +166,10 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
     m->recent_tokens += r->tokens;
     m->time_s += r->step_time_s;
     m->first_s = m->steps == 1 ? r->step_time_s : m->first_s;
-    for (int i = 0; i < 2 && m->steps > 1; i++)
-        m->wait_s[i] += r->has_times ? r->wait_s[i] : NAN;
+    if (m->steps > 1) {
+        m->wait_s[0] += r->ranks.has_times ? r->ranks.wait_s.least : NAN;
+        m->wait_s[1] += r->ranks.has_times ? r->ranks.wait_s.most : NAN;
+    }
     m->rolled_back += r->rollbacks > 0;
     m->skipped += r->skipped;
     m->recent_time_s += r->step_time_s;
@@ -275,12 +278,12 @@ void metrics_summary(struct metrics *m, const char *why)
     struct run_measured measured = {
         .steps = later,
         .step_s = later > 0 ? (m->time_s - m->first_s) / (double)later : 0.0,
-        .bubble_fraction = m->last.bubble_fraction,
-        .memory_peak_bytes = m->last.memory_peak_bytes,
+        .bubble_fraction = m->last.ranks.bubble_fraction,
+        .memory_peak_bytes = m->last.ranks.peak_total_bytes,
     };
     for (int i = 0; i < 2; i++)
         measured.wait_s[i] = later > 0 ? m->wait_s[i] / (double)later : NAN;
-    memcpy(measured.part_peak_bytes, m->last.part_peak_bytes, sizeof measured.part_peak_bytes);
+    memcpy(measured.part_peak_bytes, m->last.ranks.peak_bytes, sizeof measured.part_peak_bytes);
     run_plan_compare(&m->config.plan, &measured, stdout);
     printf("metrics: %s\n", metrics_file_path(m->file));
     fflush(stdout);

@@ -3,8 +3,7 @@
  * progress line on a terminal (plain lines otherwise). Only rank 0 has one. */
 #pragma once
 
-#include "kernels/device.h"
-#include "trainer/engine/activations/stash.h"
+#include "trainer/engine/step_stats.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/run/run_plan.h"
 
@@ -18,17 +17,11 @@ struct step_record {
     int64_t tokens;      // tokens read in this step, all ranks
     int64_t loss_tokens; // of these: tokens that count in the loss
     double step_time_s;
-    double bubble_fraction;                    // of the rank with the longest idle time; NAN if unknown
-    bool has_times;                            // of ranks, below: known
-    double compute_s[2], wait_s[2], data_s[2]; // minimum and maximum over ranks
-    int slowest;                               // the rank with the longest compute_s
-    int64_t memory_peak_bytes;                 // maximum over ranks
-    int64_t part_peak_bytes[PART_COUNT];       // maximum over ranks, per part
-    struct slot_use slots[SLOT_LIFETIMES];     // maximum over ranks; `bytes` of all slots of a kind
-    bool has_rollbacks;                        // with optimizer post-validation
-    int rollbacks;                             // pipeline ranks that rolled back and repeated their update
-    double loss_scale;                         // fp16 only; 0: none
-    bool skipped;                              // gradient overflow: no update
+    struct step_summary ranks; // bubble_fraction NAN: unknown
+    bool has_rollbacks;        // with optimizer post-validation
+    int rollbacks;             // pipeline ranks that rolled back and repeated their update
+    double loss_scale;         // fp16 only; 0: none
+    bool skipped;              // gradient overflow: no update
     bool has_valid;
     double valid_loss;
 };

@@ -32,8 +32,8 @@ void saver_plan(struct saver *s)
 void saver_read_requests(struct saver *s)
 {
     const struct rank_state *w = s->rank_state;
-    s->written = w->background.saving != NULL && w->stats[STAT_REQUEST] == 0.0;
-    s->due = s->due || w->stats[STAT_REQUEST] >= (double)REQUEST_SAVE;
+    s->written = w->background.saving != NULL && w->stats.request == REQUEST_NOTHING && !w->stats.writes;
+    s->due = s->due || w->stats.request >= REQUEST_SAVE;
 }
 
 static bool is_memory_due(const struct saver *s, int64_t step)

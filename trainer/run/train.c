@@ -247,27 +247,6 @@ static bool continues_after(const struct session *s, int64_t step)
            !evaluation_is_due(recipe, step);
 }
 
-static void add_times(const struct rank_state *w, struct step_record *record)
-{
-    // On a device that is not synchronous, of the step before; unknown in the first one.
-    record->has_times = timeline_slowest_s(w->stats[STAT_COMPUTE_MAX]) > 0.0;
-    record->compute_s[1] = timeline_slowest_s(w->stats[STAT_COMPUTE_MAX]); // whole microseconds
-    record->compute_s[0] = fmin(timeline_min_s(w->stats[STAT_COMPUTE_MIN]), record->compute_s[1]);
-    record->slowest = timeline_slowest_rank(w->stats[STAT_COMPUTE_MAX]);
-    record->wait_s[0] = timeline_min_s(w->stats[STAT_WAIT_MIN]);
-    record->wait_s[1] = w->stats[STAT_WAIT_MAX];
-    record->data_s[0] = timeline_min_s(w->stats[STAT_DATA_MIN]);
-    record->data_s[1] = w->stats[STAT_DATA_MAX];
-}
-
-/* On a device that is not synchronous, of the step before; unknown after the first one. */
-static double bubble_of(const struct rank_state *w)
-{
-    const bool unknown =
-        !device_traits(w->run->recipe->cluster.device)->synchronous && !(w->stats[STAT_BUBBLE] > 0.0);
-    return unknown ? NAN : timeline_bubble_fraction(w->stats[STAT_BUBBLE]);
-}
-
 /* The metrics.jsonl fields of a step, without those of an evaluation. */
 static struct step_record record_of(const struct rank_state *w, const struct step_result *result,
                                     double time_s)
@@ -281,20 +260,16 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .loss_tokens = (int64_t)result->tokens,
         .step_time_s = time_s,
-        .bubble_fraction = bubble_of(w),
-        .memory_peak_bytes = (int64_t)w->stats[STAT_MEMORY],
+        .ranks = w->stats,
         .has_rollbacks = w->validation != NULL,
         .rollbacks = result->rollbacks,
         .loss_scale = w->loss_scale.scale > 0.0 ? result->loss_scale : 0.0,
         .skipped = result->skipped,
         .has_valid = evaluation_is_due(recipe, w->step),
     };
-    add_times(w, &record);
-    for (int part = 0; part < PART_COUNT; part++)
-        record.part_peak_bytes[part] = (int64_t)w->stats[STAT_PARTS + part];
-    for (int kind = 0; kind < SLOT_LIFETIMES; kind++)
-        record.slots[kind] = (struct slot_use){(int64_t)w->stats[STAT_SLOTS + kind],
-                                               (int64_t)w->stats[STAT_SLOT_BYTES + kind]};
+    // On a device that is not synchronous the times are those of the step before: unknown after the first.
+    if (!device_traits(recipe->cluster.device)->synchronous && !record.ranks.has_times)
+        record.ranks.bubble_fraction = NAN;
     return record;
 }
 
@@ -311,7 +286,7 @@ static enum status one_step(struct session *s, bool *stop)
     const int64_t stepped_ns = clock_ns();
     struct step_record record = record_of(w, &result, clock_s() - start);
     progress_took(stepped_ns - (int64_t)(1e9 * start));
-    *stop = w->stats[STAT_REQUEST] >= (double)REQUEST_STOP;
+    *stop = w->stats.request >= REQUEST_STOP;
     saver_read_requests(&s->saver);
     if (record.has_valid)
         TRY(rank_evaluate(w, &record.valid_loss, stop));

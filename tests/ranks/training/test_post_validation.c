@@ -468,7 +468,7 @@ static void check_ends(struct test *test, const char *layout)
 struct messages {
     struct run run;
     int64_t sent[4], received[4]; // of reports, by rank
-    int64_t all_reduces[4];       // over the world
+    int64_t collectives[4];       // over the world
     int64_t bytes;                // of a report
 };
 
@@ -486,7 +486,8 @@ static enum status count_messages(struct world *world, void *argument)
     messages->received[world->rank] = pp.calls[CALL_RECEIVE];
     if (world->rank == 0)
         messages->bytes = pp.bytes[CALL_SEND];
-    messages->all_reduces[world->rank] = traffic_of(&traffic, "world").calls[CALL_ALL_REDUCE];
+    const struct traffic_row all = traffic_of(&traffic, "world");
+    messages->collectives[world->rank] = all.calls[CALL_ALL_REDUCE] + all.calls[CALL_ALL_GATHER];
     rank_destroy(&state);
     return OK;
 }
@@ -507,14 +508,14 @@ static void check_messages(struct test *test, bool dry)
     for (int rank = 0; rank < 4; rank++) {
         int64_t expected = rank == 0 || rank == 3 ? 1 : 2;
         good = good && messages.sent[rank] == expected && messages.received[rank] == expected &&
-               messages.all_reduces[rank] == 0;
+               messages.collectives[rank] == 0;
     }
-    // Losses and tokens of 8 samples, a sum of squares per parameter, a speculation flag and the step flags
+    // Losses and tokens of 8 samples, a sum of squares per parameter, a speculation flag and the statistics
     // of each rank.
     struct params params;
     MUST(params_declare(&recipe->model, &messages.run.mesh.degrees, false, &params));
-    int64_t numbers = 2 * 8 + params.count + 4 * (1 + STAT_COUNT);
-    good = good && messages.bytes == numbers * (int64_t)sizeof(double);
+    int64_t bytes = (2 * 8 + params.count + 4) * (int64_t)sizeof(double);
+    good = good && messages.bytes == bytes + 4 * (int64_t)sizeof(struct step_stats);
     record(test, dry ? "messages of a dry run" : "messages", layout, good,
            "another number of messages than expected");
     params_free(&params);

@@ -2,6 +2,7 @@
 /* Unsynchronized clocks, and costs computed from a timeline. */
 #include "tests/unit/schedules/schedule_tools.h"
 #include "tools/cli/schedule/cmd_schedule_print.h"
+#include "trainer/engine/step_stats.h"
 #include "trainer/engine/timeline.h"
 
 #include <math.h>
@@ -162,48 +163,56 @@ Test(timeline, the_bubble_is_that_of_the_rank_that_waits_longest)
     struct schedule *s = build("1f1b", 2, 1, 1);
     const struct interval times[] = {{"0F0", 0, 3}, {"1F0", 3.5, 4}, {"1B0", 6, 6.5}, {"0B0", 7, 10}};
     struct simulation *sim = by_hand(s, times);
-    double greatest = 0.0;
+    struct step_stats stats[2] = {{.rank = 0}, {.rank = 1}};
+    struct step_summary summary;
     for (int rank = 0; rank < 2; rank++) {
         const struct rank_time *r = &sim->ranks[rank];
-        greatest = fmax(greatest, timeline_bubble_stat(r->last_end - r->first_start, r->busy));
+        stats[rank].span_s = r->last_end - r->first_start;
+        stats[rank].busy_s = r->busy;
     }
+    step_stats_summarize(stats, 2, &summary);
     cr_assert_eq(sim->ranks[1].bubble, 2.0);
-    cr_assert_float_eq(timeline_bubble_fraction(greatest), 0.4, 1e-9);
+    cr_assert_eq(summary.bubble_fraction, 0.4);
     cr_assert_eq(bubble_fraction(sim), 0.4);
     simulation_destroy(sim);
     schedule_destroy(s);
 }
 
-Test(timeline, bubble_stat_round_trips)
+/* Ranks are listed in any order. */
+Test(timeline, the_summary_of_all_ranks)
 {
-    const struct {
-        double span_s, busy_s, fraction, within;
-    } cases[] = {
-        {0.0, 0.0, 0.0, 0.0},          // a rank that did nothing
-        {1.0, 1.0 + 1e-12, 0.0, 0.0},  // rounding must not make it negative
-        {1.0, 0.75, 0.25, 1e-9},       //
-        {3e-6, 1e-6, 2.0 / 3.0, 1e-9}, //
-        {20000.0, 5000.0, 0.75, 1e-5}, // hours
-        {1e9, 1.0, 0.99999, 1e-4},     // nearly all of it
-        {1e9, 0.5e9, 0.5, 1e-4},
+    const struct step_stats ranks[] = {
+        {.rank = 3,
+         .request = REQUEST_SAVE,
+         .compute_s = 1.0,
+         .wait_s = 2.0,
+         .data_s = 0.5,
+         .peak_total_bytes = 7,
+         .peak_bytes = {1, 9},
+         .slots = {{2, 60}}},
+        {.rank = 0,
+         .compute_s = 3.0,
+         .wait_s = 0.25,
+         .data_s = 0.25,
+         .span_s = 1.0,
+         .busy_s = 1.0 + 1e-12,
+         .peak_total_bytes = 8,
+         .peak_bytes = {2, 8},
+         .slots = {{3, 50}}},
+        {.rank = 1, .writes = 1, .compute_s = 3.0, .wait_s = 0.5, .data_s = 1.0, .peak_bytes = {0, 0, 5}},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double stat = timeline_bubble_stat(cases[i].span_s, cases[i].busy_s);
-        cr_assert_float_eq(timeline_bubble_fraction(stat), cases[i].fraction, cases[i].within + 1e-300,
-                           "%g of %g: %g", cases[i].busy_s, cases[i].span_s, stat);
-    }
-    cr_assert_gt(timeline_bubble_stat(10.0, 6.0), timeline_bubble_stat(3.0, 1.0));
-}
+    struct step_summary all;
+    step_stats_summarize(ranks, 3, &all);
+    cr_assert(all.request == REQUEST_SAVE && all.writes && all.has_times);
+    cr_assert_eq(all.bubble_fraction, 0.0); // rounding does not make it negative
+    cr_assert(all.compute_s.least == 1.0 && all.compute_s.most == 3.0 && all.slowest == 0);
+    cr_assert(all.wait_s.least == 0.25 && all.wait_s.most == 2.0);
+    cr_assert(all.data_s.least == 0.25 && all.data_s.most == 1.0);
+    cr_assert(all.peak_total_bytes == 8 && all.peak_bytes[0] == 2 && all.peak_bytes[1] == 9);
+    cr_assert(all.peak_bytes[2] == 5 && all.slots[0].slots == 3 && all.slots[0].bytes == 60);
 
-/* The longest time of all ranks and its rank, in one maximum. */
-Test(timeline, the_slowest_rank_of_a_maximum)
-{
-    double most = fmax(timeline_slowest_stat(0.0123456, 7), timeline_slowest_stat(0.0123451, 100000));
-    cr_assert_eq(timeline_slowest_rank(most), 100000); // equal in microseconds: the higher rank
-    cr_assert_float_eq(timeline_slowest_s(most), 0.012345, 1e-12);
-    most = fmax(timeline_slowest_stat(3600.5, 1), timeline_slowest_stat(3600.4, 1048575));
-    cr_assert_eq(timeline_slowest_rank(most), 1);
-    cr_assert_float_eq(timeline_slowest_s(most), 3600.5, 1e-9);
-    double least = fmax(timeline_min_stat(0.25), timeline_min_stat(1e-6));
-    cr_assert_float_eq(timeline_min_s(least), 1e-6, 1e-9);
+    const struct step_stats unknown = {.rank = 5}; // a GPU's first step
+    step_stats_summarize(&unknown, 1, &all);
+    cr_assert(!all.has_times && !all.writes && all.request == REQUEST_NOTHING && all.slowest == 5);
+    cr_assert_eq(all.bubble_fraction, 0.0);
 }
