@@ -98,9 +98,9 @@ void buffer_free(struct buffer *buffer); // accepts {0}
  * is still in flight on a stream. */
 void buffer_page_out(const struct buffer *buffer, size_t offset, size_t bytes);
 
-/* Time that the ops of this rank have taken so far, without its waits for messages. On cpu it is processor
- * time, of all of its threads, so that other processes on the same cores do not change it; elsewhere the
- * host's clock. Only differences have a meaning. From the rank's thread. */
+/* Compute time of this rank so far, excluding time spent waiting for communication. On cpu it is the
+ * processor time of all its threads, so that other processes on the same cores do not change it; elsewhere
+ * the host's clock. Only differences have a meaning. Call it from the rank's thread. */
 int64_t device_compute_ns(const struct device *device);
 
 /* A profiler range: everything this thread submits from now on is part of `name`, until the end. Ranges
@@ -132,18 +132,18 @@ MUST_USE enum status stream_sync(struct stream *stream);
  * NOT_SUPPORTED if the device has none. */
 MUST_USE enum status stream_vendor_copy(struct stream *stream, void *to, const void *from, size_t bytes);
 
-/* Marks of time in streams: when a device has come somewhere, on its own clock. The host does not wait.
+/* Timing events: record when a stream reaches a point, on the device's clock. The host does not wait.
  *
  *     stream:   ops ─ mark 0 ─ ops ─ mark 1 ─ ...        later: time_marks_between(marks, 0, 1)
  *
- * A mark is passed when everything submitted to its stream before is complete; setting it again replaces it.
+ * A mark completes once all earlier work on its stream has; setting it again replaces it.
  * On cuda marks are CUDA events with timing; where the host computes, they are readings of its clock. */
 struct time_marks;
 /* NOT_SUPPORTED on dry. */
 MUST_USE enum status time_marks_create(struct device *device, int count, struct time_marks **out);
 void time_marks_destroy(struct time_marks *marks); // accepts NULL; streams with marks have been synchronized
 MUST_USE enum status time_marks_set(struct time_marks *marks, int index, struct stream *stream);
-/* Seconds from one mark to another of the same device; NAN if one of them is not set or not passed. */
+/* Seconds from one mark to another of the same device; NAN if one of them is not set or not complete. */
 struct time_mark {
     const struct time_marks *marks;
     int index;

@@ -37,9 +37,8 @@ struct region {
 struct slot_layout {
     size_t bytes[LIFETIME_COUNT];
     enum dtype working;         // of activations: context.working
-    unsigned recomputed;        // modules whose declarations use RECOMPUTE instead of
-                                // KEEP_UNTIL_BACKWARD_INPUT ...
-    enum lifetime until_weight; // ... and this instead of KEEP_UNTIL_BACKWARD_WEIGHT
+    unsigned recomputed;        // recomputed modules: their KEEP_UNTIL_BACKWARD_INPUT becomes RECOMPUTE
+    enum lifetime until_weight; // of recomputed modules: what KEEP_UNTIL_BACKWARD_WEIGHT becomes
 };
 
 /* Declares a tensor [rows, columns] of the working type, 64-byte aligned. */

@@ -62,17 +62,17 @@ static void declare_run(struct stage *stage, struct recompute_run run)
             stage->layers[i].x = slot_layout_add(&inputs, lifetime, tokens, hidden);
     }
     end_layer(&stage->layout, &inputs);
-    size_t lying = inputs.bytes[RECOMPUTE];
+    size_t backward_offset = inputs.bytes[RECOMPUTE];
     // B needs it only within I.
     enum lifetime until_weight = context->split_weight ? KEEP_INPUT_TO_WEIGHT : RECOMPUTE;
     for (int i = run.first; i < run.first + run.count; i++) {
         struct stage_layer *layer = &stage->layers[i];
-        size_t passing = inputs.bytes[RECOMPUTE];
+        size_t forward_offset = inputs.bytes[RECOMPUTE];
         struct slot_layout before = stage->layout;
-        declare_view(stage, layer, run.modules, RECOMPUTE, &passing, layer->forward);
+        declare_view(stage, layer, run.modules, RECOMPUTE, &forward_offset, layer->forward);
         struct slot_layout after = stage->layout;
         stage->layout = before; // kept tensors are identical in both declarations
-        declare_view(stage, layer, run.modules, until_weight, &lying, layer->backward);
+        declare_view(stage, layer, run.modules, until_weight, &backward_offset, layer->backward);
         end_layer(&stage->layout, &after);
     }
     if (run.modules != 0)

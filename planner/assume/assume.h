@@ -75,7 +75,7 @@ struct assumptions {
     double fragmentation; // fraction of the allocated memory; -1: the profile's
 };
 
-/* What an op does not tell about the model and the layout. */
+/* Properties of the model and the layout that an op record lacks. */
 struct assumed_model {
     bool attention_dropout;
     int64_t hidden;

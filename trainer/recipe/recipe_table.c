@@ -243,8 +243,8 @@ const struct recipe_row recipe_rows[] = {
     ROW("precision.loss_scale_window", COUNT, precision.loss_scale_window, "1000",
         "Steps without an overflow before the dynamic loss scale is doubled.", BETWEEN(1, 1e12)),
     ROW("precision.hysteresis", COUNT, precision.hysteresis, "2",
-        "Overflows tolerated before the dynamic loss scale is halved: this many-th overflow since the "
-        "last increase, and each one after it, halves the scale.",
+        "Overflows tolerated before the dynamic loss scale is halved: the scale is "
+        "halved at the N-th overflow since the last increase and at each later one.",
         BETWEEN(1, 1e12)),
     ROW("precision.matmul_format", CHOICE, precision.matmul_format, "none",
         "Low-precision format of the three matrix multiplications of each linear layer, simulated "
@@ -400,8 +400,7 @@ const struct recipe_row recipe_rows[] = {
         "`load: auto` resumes from there if they are newer than those in `save`.",
         .optional = true),
     ROW("checkpoint.memory_copies", COUNT, checkpoint.memory_copies, "2",
-        "Nodes whose memory holds the shards of a node: its own and the next ones of its group.",
-        BETWEEN(1, 16)),
+        "Number of nodes that hold each shard in memory, including its owner.", BETWEEN(1, 16)),
 
     ROW("logging.run_dir", TEXT, logging.run_dir, NULL,
         "Folder of the run: resolved recipe, metrics.jsonl, checkpoints.", .derived = "runs/NAME"),
@@ -537,7 +536,7 @@ const struct recipe_row recipe_rows[] = {
     ROW("assume.recompute", CHOICE, layers.recompute.extent, "needed",
         "With full recomputation: `needed` leaves out the last matmul and its reduction, which no backward "
         "pass reads; `whole` repeats the forward pass as it is, as PyTorch's checkpoint() does; `modules`: "
-        "that of the head, too.",
+        "also recompute the head.",
         .choices = assumed_recomputes),
     ROW("assume.gradient_dtype", CHOICE, assume.gradient_dtype, "own",
         "Data type in which gradients are stored.", .choices = assumed_dtypes),
@@ -552,8 +551,8 @@ const struct recipe_row recipe_rows[] = {
     ROW("assume.partition", CHOICE, assume.partition, "own",
         "Layers of the stages, if pipeline.layout does not give them. `own`: as even as possible. "
         "`parameters`: about equal numbers of parameters. `embedding_as_layer`: embedding and head count as "
-        "a layer each. `modules`: so do embedding, final norm and head, and the first stages are the "
-        "larger ones.",
+        "a layer each. `modules`: embedding, final norm and head count as one layer each; earlier stages get "
+        "the remainder.",
         .choices = assumed_partitions),
     ROW("assume.overlap", CHOICE, assume.overlap, "own",
         "Data-parallel communication during the passes: `none`, `grad` (reductions of gradients) or "

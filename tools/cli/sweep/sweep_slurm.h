@@ -18,7 +18,7 @@ struct slurm_run {
     bool done;
     int exit;                 // 124: it took longer than the limit
     int submitted, missed;    // how often: it was submitted; it was in no queue, without a result
-    bool queued, is_in_group; // of the last look at the queue; of the array that is being made
+    bool queued, is_in_group; // at the last poll; in the array being submitted
 };
 
 struct slurm_runs {
