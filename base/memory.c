@@ -19,3 +19,11 @@ void *memory_zeroed(size_t count, size_t element_bytes, const char *what)
         end_without(count, element_bytes, what);
     return memory;
 }
+
+void *memory_resized(void *memory, size_t count, size_t element_bytes, const char *what)
+{
+    void *resized = reallocarray(memory, count > 0 ? count : 1, element_bytes);
+    if (resized == NULL)
+        end_without(count, element_bytes, what);
+    return resized;
+}

@@ -19,6 +19,9 @@
  * of a rank". */
 __attribute__((returns_nonnull, malloc)) void *memory_zeroed(size_t count, size_t element_bytes,
                                                              const char *what);
+/* realloc() to `count` elements; new ones are not zeroed. */
+__attribute__((returns_nonnull)) void *memory_resized(void *memory, size_t count, size_t element_bytes,
+                                                      const char *what);
 
 static inline void memory_free_at(void *pointer)
 {

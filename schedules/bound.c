@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/bound.h"
 
+#include "base/memory.h"
 #include "schedules/edges.h"
 
 #include <math.h>
@@ -141,13 +142,9 @@ enum status schedule_bound(const struct schedule *s, const struct cost_table *co
     if (s->chunks != s->v)
         return fail(NOT_SUPPORTED, "no lower bound for schedules with replicas of stages");
     size_t stages = (size_t)s->stages;
-    double *times = calloc(3 * stages + (size_t)s->v, sizeof *times);
-    struct single_pass t = {.s = s, .cost = calloc(stages, sizeof *t.cost)};
-    if (times == NULL || t.cost == NULL) {
-        free(times);
-        free(t.cost);
-        return fail(NO_MEMORY, "no memory for the bound of %d stages", s->stages);
-    }
+    AUTO_FREE double *times = memory_zeroed(3 * stages + (size_t)s->v, sizeof *times, "a bound");
+    AUTO_FREE struct range *cost = memory_zeroed(stages, sizeof *cost, "a bound");
+    struct single_pass t = {.s = s, .cost = cost};
     t.forward = times;
     t.backward = times + stages;
     t.end = times + 2 * stages;
@@ -160,8 +157,6 @@ enum status schedule_bound(const struct schedule *s, const struct cost_table *co
         bound = fmax(bound, fmax(by_work(&t, rank, limit), by_round_trips(&t, rank, limit)));
         bound = fmax(bound, fmax(by_area(&t, rank, limit), by_rest(&t, rank)));
     }
-    free(times);
-    free(t.cost);
     *out = bound;
     return OK;
 }

@@ -6,10 +6,12 @@
  *
  * Caution: the order of the rules matters: each relies on the earlier ones. */
 #include "schedules/edges.h"
+
+#include "base/memory.h"
 #include "schedules/families/family.h"
 #include "schedules/simulate.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 enum bits {
     DONE_F = 1,
@@ -299,14 +301,11 @@ static enum status check_edges(const struct checker *c, const struct edges *edge
 
 static enum status check_edge_order(const struct checker *c)
 {
-    struct edges *edges = NULL;
-    TRY(edges_create(c->s, &edges));
-    int *count = calloc((size_t)edges->count + 1, sizeof *count);
-    int *number = calloc(2 * (size_t)c->s->stages * (size_t)c->s->m, sizeof *number);
-    enum status status = count != NULL && number != NULL ? check_edges(c, edges, count, number)
-                                                         : fail(NO_MEMORY, "no memory to check a schedule");
-    free(number);
-    free(count);
+    struct edges *edges = edges_create(c->s);
+    const size_t cells = (size_t)c->s->stages * (size_t)c->s->m;
+    AUTO_FREE int *count = memory_zeroed((size_t)edges->count, sizeof *count, "the check of a schedule");
+    AUTO_FREE int *number = memory_zeroed(2 * cells, sizeof *number, "the check of a schedule");
+    const enum status status = check_edges(c, edges, count, number);
     edges_destroy(edges);
     return status;
 }
@@ -339,28 +338,16 @@ enum status schedule_check(const struct schedule *s, struct schedule_error *why)
 {
     struct schedule_error unused;
     struct checker c = {.s = s, .why = why != NULL ? why : &unused};
-    size_t cells = (size_t)s->stages * (size_t)s->m;
+    const size_t cells = (size_t)s->stages * (size_t)s->m;
     *c.why = (struct schedule_error){.rank = -1, .position = -1};
-    c.done = calloc(cells, 1);
-    int *latest = calloc((size_t)s->chunks, sizeof *latest);
-    enum status status =
-        c.done != NULL && latest != NULL ? OK : fail(NO_MEMORY, "no memory to check a schedule");
-    if (status == OK)
-        status = check_single_actions(&c);
-    if (status == OK)
-        status = check_each_once(&c);
-    if (status == OK) {
-        for (size_t i = 0; i < cells; i++)
-            c.done[i] = 0;
-        status = check_order(&c, latest);
-    }
-    free(latest);
-    free(c.done);
-    if (status == OK)
-        status = check_edge_order(&c);
-    if (status == OK)
-        status = check_runs(&c);
-    if (status == OK)
-        status = check_peak(&c);
-    return status;
+    AUTO_FREE unsigned char *done = memory_zeroed(cells, 1, "the check of a schedule");
+    AUTO_FREE int *latest = memory_zeroed((size_t)s->chunks, sizeof *latest, "the check of a schedule");
+    c.done = done;
+    TRY(check_single_actions(&c));
+    TRY(check_each_once(&c));
+    memset(done, 0, cells);
+    TRY(check_order(&c, latest));
+    TRY(check_edge_order(&c));
+    TRY(check_runs(&c));
+    return check_peak(&c);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/edges.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 static int compare_edges(const void *a, const void *b)
@@ -51,24 +53,14 @@ static void number_edges(const struct schedule *s, struct edges *e)
             }
 }
 
-enum status edges_create(const struct schedule *s, struct edges **out)
+struct edges *edges_create(const struct schedule *s)
 {
-    struct edges *e = calloc(1, sizeof *e);
-    if (e == NULL)
-        return fail(NO_MEMORY, "no memory for the edges of a schedule");
-    e->edge = calloc(4 * (size_t)s->stages, sizeof *e->edge);
-    bool good = e->edge != NULL;
-    for (int i = 0; i < 4; i++) {
-        e->into[i / 2][i % 2] = calloc((size_t)s->stages, sizeof(int));
-        good = good && e->into[i / 2][i % 2] != NULL;
-    }
-    if (!good) {
-        edges_destroy(e);
-        return fail(NO_MEMORY, "no memory for the edges of %d stages", s->stages);
-    }
+    struct edges *e = memory_zeroed(1, sizeof *e, "the edges of a schedule");
+    e->edge = memory_zeroed(4 * (size_t)s->stages, sizeof *e->edge, "the edges of a schedule");
+    for (int i = 0; i < 4; i++)
+        e->into[i / 2][i % 2] = memory_zeroed((size_t)s->stages, sizeof(int), "the edges of a schedule");
     number_edges(s, e);
-    *out = e;
-    return OK;
+    return e;
 }
 
 void edges_destroy(struct edges *e)

@@ -17,7 +17,7 @@ struct edges {
     int *into[2][2]; // [gradient][direction][receiving stage]: its edge, or -1 if both stages are on one rank
 };
 
-MUST_USE enum status edges_create(const struct schedule *schedule, struct edges **out);
+struct edges *edges_create(const struct schedule *schedule);
 void edges_destroy(struct edges *edges);
 /* Returns the edge of a transfer; -1 if it does not cross ranks. */
 int edge_of(const struct edges *edges, const struct schedule *schedule, struct action transfer);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/gradient_plan.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,17 +25,13 @@ static void pool_release(struct pool *pool, int index)
 }
 
 /* Walks the rank's list once. */
-enum status gradient_plan_create(const struct schedule *schedule, int rank, struct gradient_plan *out)
+void gradient_plan_create(const struct schedule *schedule, int rank, struct gradient_plan *out)
 {
     const struct action_list *list = &schedule->ranks[rank];
     int m = schedule->m;
     size_t cells = (size_t)schedule->chunks * (size_t)m;
-    struct pool pool = {.queue = malloc((cells + 1) * sizeof *pool.queue)};
-    out->of = malloc(cells * sizeof *out->of);
-    if (pool.queue == NULL || out->of == NULL) {
-        free(pool.queue);
-        return fail(NO_MEMORY, "no memory for the gradient buffers of %d microbatches", m);
-    }
+    struct pool pool = {.queue = memory_zeroed(cells + 1, sizeof *pool.queue, "a plan of gradient buffers")};
+    out->of = memory_zeroed(cells, sizeof *out->of, "a plan of gradient buffers");
     memset(out->of, 0xff, cells * sizeof *out->of);
     for (int i = 0; i < list->count; i++) {
         struct action action = list->actions[i];
@@ -52,7 +50,6 @@ enum status gradient_plan_create(const struct schedule *schedule, int rank, stru
     }
     out->count = pool.made;
     free(pool.queue);
-    return OK;
 }
 
 void gradient_plan_destroy(struct gradient_plan *plan)

@@ -16,6 +16,5 @@ struct gradient_plan {
 };
 
 /* Computes the number of gradient buffers of one rank, and the assignment of actions to them. */
-MUST_USE enum status gradient_plan_create(const struct schedule *schedule, int pp_rank,
-                                          struct gradient_plan *out);
+void gradient_plan_create(const struct schedule *schedule, int pp_rank, struct gradient_plan *out);
 void gradient_plan_destroy(struct gradient_plan *plan);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/look_ahead.h"
 
+#include "base/memory.h"
 #include "schedules/edges.h"
 
 #include <limits.h>
@@ -78,27 +79,19 @@ static void count_ahead(const struct schedule *s, int *count)
 }
 
 /* Fixed point from above: a truncated part belongs to no solution, so the result is the longest one. */
-enum status schedule_look_ahead(const struct schedule *s, int *count)
+void schedule_look_ahead(const struct schedule *s, int *count)
 {
-    size_t cells = (size_t)s->stages * (size_t)s->m;
-    struct ends ends = {{malloc(cells * sizeof(int)), malloc(cells * sizeof(int))}};
-    int *seen = malloc((size_t)s->p * sizeof *seen);
-    enum status status = ends.at[0] != NULL && ends.at[1] != NULL && seen != NULL
-                             ? OK
-                             : fail(NO_MEMORY, "no memory to look ahead in a schedule");
-    if (status == OK) {
-        count_ahead(s, count);
-        memcpy(seen, count, (size_t)s->p * sizeof *seen);
-        record_ends(s, count, &ends);
-        stop_before_open_messages(s, &ends, count);
-        for (bool changed = true; changed;) {
-            changed = false;
-            for (int rank = 0; rank < s->p; rank++)
-                changed = truncate_peers(s, &ends, rank, seen, count) || changed;
-        }
+    const size_t cells = (size_t)s->stages * (size_t)s->m;
+    AUTO_FREE int *at = memory_zeroed(2 * cells, sizeof *at, "looking ahead in a schedule");
+    AUTO_FREE int *seen = memory_zeroed((size_t)s->p, sizeof *seen, "looking ahead in a schedule");
+    struct ends ends = {{at, at + cells}};
+    count_ahead(s, count);
+    memcpy(seen, count, (size_t)s->p * sizeof *seen);
+    record_ends(s, count, &ends);
+    stop_before_open_messages(s, &ends, count);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (int rank = 0; rank < s->p; rank++)
+            changed = truncate_peers(s, &ends, rank, seen, count) || changed;
     }
-    free(ends.at[0]);
-    free(ends.at[1]);
-    free(seen);
-    return status;
 }

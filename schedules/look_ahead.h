@@ -17,4 +17,4 @@
 #include "schedules/schedule.h"
 
 /* count[p]: length of the prefix of each rank, for a schedule with transfers. May be 0. */
-MUST_USE enum status schedule_look_ahead(const struct schedule *schedule, int *count);
+void schedule_look_ahead(const struct schedule *schedule, int *count);

@@ -2,6 +2,7 @@
 /* Placement of stages, and the action lists. */
 #include "schedules/schedule.h"
 
+#include "base/memory.h"
 #include "schedules/families/family.h"
 
 #include <limits.h>
@@ -43,20 +44,15 @@ bool schedule_is_last(const struct schedule *s, int microbatch)
     return microbatch == s->second_from - 1 || microbatch == s->m - 1;
 }
 
-bool action_list_add(struct action_list *list, struct action action)
+void action_list_add(struct action_list *list, struct action action)
 {
     if (list->count == list->capacity) {
-        if (list->capacity > INT_MAX / 2)
-            return false;
-        int capacity = list->capacity < 16 ? 16 : 2 * list->capacity;
-        struct action *actions = realloc(list->actions, (size_t)capacity * sizeof *actions);
-        if (actions == NULL)
-            return false;
-        list->actions = actions;
-        list->capacity = capacity;
+        CHECK(list->capacity <= INT_MAX / 2);
+        list->capacity = list->capacity < 16 ? 16 : 2 * list->capacity;
+        list->actions = memory_resized(list->actions, (size_t)list->capacity, sizeof *list->actions,
+                                       "the actions of a schedule");
     }
     list->actions[list->count++] = action;
-    return true;
 }
 
 static void add(struct schedule *s, struct action action)
@@ -64,8 +60,7 @@ static void add(struct schedule *s, struct action action)
     if (action.microbatch >= s->m)
         return;
     int rank = schedule_rank(s, action.stage, action.microbatch);
-    if (!action_list_add(&s->ranks[rank], action))
-        s->out_of_memory = true;
+    action_list_add(&s->ranks[rank], action);
 }
 
 void schedule_add(struct schedule *s, enum action_kind kind, int stage, int microbatch)
@@ -94,62 +89,49 @@ static void place(struct schedule *s, enum placement placement, int direction, i
 }
 
 /* Allocates and sets everything but the placement. */
-static enum status allocate(const struct schedule *shape, struct schedule **out)
+static struct schedule *allocate(const struct schedule *shape)
 {
-    struct schedule *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return fail(NO_MEMORY, "no memory for a schedule");
+    static const char what[] = "the stages of a schedule";
+    struct schedule *s = memory_zeroed(1, sizeof *s, "a schedule");
     *s = *shape;
-    size_t stages = (size_t)s->stages;
-    bool good = true;
+    const size_t stages = (size_t)s->stages;
     for (int direction = 0; direction < 2; direction++) {
-        s->rank_of[direction] = calloc(stages, sizeof *s->rank_of[direction]);
-        s->chunk_of[direction] = calloc(stages, sizeof *s->chunk_of[direction]);
-        good = good && s->rank_of[direction] != NULL && s->chunk_of[direction] != NULL;
+        s->rank_of[direction] = memory_zeroed(stages, sizeof *s->rank_of[direction], what);
+        s->chunk_of[direction] = memory_zeroed(stages, sizeof *s->chunk_of[direction], what);
     }
-    s->stage_of = calloc((size_t)s->p * (size_t)s->chunks, sizeof *s->stage_of);
-    s->ranks = calloc((size_t)s->p, sizeof *s->ranks);
-    if (!good || s->stage_of == NULL || s->ranks == NULL) {
-        int p = s->p;
-        schedule_destroy(s);
-        return fail(NO_MEMORY, "no memory for a schedule of %d ranks", p);
-    }
-    *out = s;
-    return OK;
+    s->stage_of = memory_zeroed((size_t)s->p * (size_t)s->chunks, sizeof *s->stage_of, what);
+    s->ranks = memory_zeroed((size_t)s->p, sizeof *s->ranks, what);
+    return s;
 }
 
-enum status schedule_create(const struct family *family, const struct schedule_options *o,
-                            struct schedule **out)
+struct schedule *schedule_create(const struct family *family, const struct schedule_options *o)
 {
-    struct schedule *s = NULL;
     bool two_way = family->placement == PLACE_TWO_WAY;
     struct schedule shape = {.family = family, .p = o->p, .m = o->m, .v = o->v, .stages = o->p * o->v};
     shape.chunks = two_way ? 2 * o->v : o->v;
     shape.group = o->microbatch_group_size;
     shape.second_from = two_way ? (o->m + 1) / 2 : o->m;
-    TRY(allocate(&shape, &s));
+    struct schedule *s = allocate(&shape);
     for (int direction = 0; direction < 2; direction++)
         for (int stage = 0; stage < s->stages; stage++)
             place(s, family->placement, direction, stage);
-    *out = s;
-    return OK;
+    return s;
 }
 
 static const struct family family_file = {.about = {.name = "file"}, .placement = PLACE_CUSTOM};
 
-enum status schedule_create_custom(const struct custom_placement *given, struct schedule **out)
+struct schedule *schedule_create_custom(const struct custom_placement *given)
 {
-    struct schedule *s = NULL;
     bool two_way = given->second_from < given->m;
     struct schedule shape = {.family = &family_file, .p = given->p, .m = given->m, .stages = given->stages};
     shape.v = given->stages / given->p;
     shape.chunks = two_way ? 2 * shape.v : shape.v;
     shape.second_from = given->second_from;
-    int *held = calloc((size_t)given->p, sizeof *held);
-    enum status status = held != NULL ? allocate(&shape, &s) : fail(NO_MEMORY, "no memory for a schedule");
+    AUTO_FREE int *held = memory_zeroed((size_t)given->p, sizeof *held, "the stages of a schedule");
+    struct schedule *s = allocate(&shape);
 
     // The chunks of a rank are its stages in ascending order; those of two directions alternate.
-    for (int direction = 0; status == OK && direction < 2; direction++) {
+    for (int direction = 0; direction < 2; direction++) {
         for (int rank = 0; rank < s->p; rank++)
             held[rank] = 0;
         for (int stage = 0; stage < s->stages; stage++) {
@@ -160,10 +142,7 @@ enum status schedule_create_custom(const struct custom_placement *given, struct 
             s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk] = stage;
         }
     }
-    free(held);
-    if (status == OK)
-        *out = s;
-    return status;
+    return s;
 }
 
 void schedule_destroy(struct schedule *s)

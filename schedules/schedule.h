@@ -49,7 +49,6 @@ struct schedule {
     int *stage_of;               // [p][chunks]: inverse mapping
     struct action_list *ranks;   // [p]
     bool has_transfers;
-    bool out_of_memory; // an action could not be added; schedule_build() then fails
 };
 
 /* Callback with the progress of long searches, in percent. */
@@ -74,7 +73,7 @@ struct schedule_options {
 };
 
 /* Builds the lists, adds the transfers, and checks them. BAD_SCHEDULE for an unknown name (suggests the
- * nearest one) or if the family does not support p, m, v (gives the reason and valid values); NO_MEMORY. */
+ * nearest one) or if the family does not support p, m, v (gives the reason and valid values). */
 MUST_USE enum status schedule_build(const struct schedule_options *options, struct schedule **out);
 /* Same with the placement of the stages and empty lists: quick. NOT_SUPPORTED for a search. */
 MUST_USE enum status schedule_build_placement(const struct schedule_options *options, struct schedule **out);

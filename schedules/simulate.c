@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/simulate.h"
 
+#include "base/memory.h"
 #include "schedules/edges.h"
 
 #include <stdlib.h>
@@ -359,28 +360,19 @@ int schedule_peak(const struct schedule *s, int rank)
     return peak;
 }
 
-enum status simulation_create(const struct schedule *s, struct simulation **out)
+struct simulation *simulation_create(const struct schedule *s)
 {
-    struct simulation *sim = calloc(1, sizeof *sim);
-    if (sim == NULL)
-        return fail(NO_MEMORY, "no memory for a simulation");
+    struct simulation *sim = memory_zeroed(1, sizeof *sim, "a simulation");
     sim->p = s->p;
     sim->last = -1;
-    sim->ranks = calloc((size_t)s->p, sizeof *sim->ranks);
-    sim->first = calloc((size_t)s->p + 1, sizeof *sim->first);
-    if (sim->first != NULL) {
-        for (int rank = 0; rank < s->p; rank++)
-            sim->first[rank + 1] = sim->first[rank] + s->ranks[rank].count;
-        sim->times = calloc((size_t)sim->first[s->p] + 1, sizeof *sim->times);
-    }
-    if (sim->ranks == NULL || sim->times == NULL) {
-        simulation_destroy(sim);
-        return fail(NO_MEMORY, "no memory for a simulation of %d ranks", s->p);
-    }
-    for (int rank = 0; rank < s->p; rank++)
+    sim->ranks = memory_zeroed((size_t)s->p, sizeof *sim->ranks, "the ranks of a simulation");
+    sim->first = memory_zeroed((size_t)s->p + 1, sizeof *sim->first, "the ranks of a simulation");
+    for (int rank = 0; rank < s->p; rank++) {
+        sim->first[rank + 1] = sim->first[rank] + s->ranks[rank].count;
         sim->ranks[rank].first_start = -1.0;
-    *out = sim;
-    return OK;
+    }
+    sim->times = memory_zeroed((size_t)sim->first[s->p], sizeof *sim->times, "the actions of a simulation");
+    return sim;
 }
 
 void simulation_destroy(struct simulation *sim)
@@ -408,49 +400,42 @@ static void simulator_fini(struct simulator *x)
     }
 }
 
-static enum status simulator_init(struct simulator *x)
+static void simulator_init(struct simulator *x)
 {
+    static const char what[] = "a simulation";
     const struct schedule *s = x->s;
-    size_t cells = (size_t)s->stages * (size_t)s->m, p = (size_t)s->p;
-    TRY(edges_create(s, &x->edges));
-    x->at = calloc(p, sizeof *x->at);
-    x->clock = calloc(p, sizeof *x->clock);
-    x->last = calloc(p, sizeof *x->last);
-    x->queue = calloc(p, sizeof *x->queue);
-    x->queued = calloc(p, sizeof *x->queued);
-    x->edge_free = calloc((size_t)x->edges->count + 1, sizeof *x->edge_free);
-    bool good = x->at && x->clock && x->last && x->queue && x->queued && x->edge_free;
+    const size_t cells = (size_t)s->stages * (size_t)s->m, p = (size_t)s->p;
+    x->edges = edges_create(s);
+    x->at = memory_zeroed(p, sizeof *x->at, what);
+    x->clock = memory_zeroed(p, sizeof *x->clock, what);
+    x->last = memory_zeroed(p, sizeof *x->last, what);
+    x->queue = memory_zeroed(p, sizeof *x->queue, what);
+    x->queued = memory_zeroed(p, sizeof *x->queued, what);
+    x->edge_free = memory_zeroed((size_t)x->edges->count + 1, sizeof *x->edge_free, what);
     for (int gradient = 0; gradient < 2; gradient++) {
-        size_t messages = s->has_transfers ? cells : 0;
-        x->produced[gradient] = malloc(cells * sizeof *x->produced[gradient]);
-        x->messages[gradient] = malloc((messages + 1) * sizeof *x->messages[gradient]);
-        good = good && x->produced[gradient] && x->messages[gradient];
-        for (size_t i = 0; good && i < cells; i++)
+        const size_t messages = s->has_transfers ? cells : 0;
+        x->produced[gradient] = memory_zeroed(cells, sizeof *x->produced[gradient], what);
+        x->messages[gradient] = memory_zeroed(messages, sizeof *x->messages[gradient], what);
+        for (size_t i = 0; i < cells; i++)
             x->produced[gradient][i] = (struct timestamp){.at = -1.0, .by = -1};
-        for (size_t i = 0; good && i < messages; i++)
+        for (size_t i = 0; i < messages; i++)
             x->messages[gradient][i] = (struct message){.sent = -1.0, .posted = -1.0, .arrives = -1.0};
     }
-    if (!good)
-        return fail(NO_MEMORY, "no memory for the simulation of %zu cells", cells);
     for (size_t rank = 0; rank < p; rank++) {
         x->clock[rank].by = -1;
         x->last[rank].by = -1;
     }
     for (int edge = 0; edge < x->edges->count; edge++)
         x->edge_free[edge].by = -1;
-    return OK;
 }
 
 enum status simulate(const struct schedule *s, const struct cost_table *costs, struct schedule_error *why,
                      struct simulation **out)
 {
     struct schedule_error unused;
-    struct simulator x = {.s = s, .costs = costs};
-    enum status status = simulation_create(s, &x.sim);
-    if (status == OK)
-        status = simulator_init(&x);
-    if (status == OK)
-        status = run(&x, why != NULL ? why : &unused);
+    struct simulator x = {.s = s, .costs = costs, .sim = simulation_create(s)};
+    simulator_init(&x);
+    enum status status = run(&x, why != NULL ? why : &unused);
     if (status == OK) {
         summarize(s, x.sim);
         mark_path(s, x.sim);

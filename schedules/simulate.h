@@ -65,7 +65,7 @@ void simulation_destroy(struct simulation *simulation); // accepts NULL
 
 /* For measured times: allocates them, initially 0; then, when start and end of each action are set, computes
  * the ranks' totals. There is no critical path. */
-MUST_USE enum status simulation_create(const struct schedule *schedule, struct simulation **out);
+struct simulation *simulation_create(const struct schedule *schedule);
 void simulation_total(const struct schedule *schedule, struct simulation *simulation);
 
 /* Returns the peak number of microbatches, over all chunks, whose activations `rank` holds (F to W or B). */

@@ -23,6 +23,8 @@
  *
  * Caution: an overlapped pair is one event. No transfer may be inserted between its two actions. */
 #include "schedules/edges.h"
+
+#include "base/memory.h"
 #include "schedules/families/family.h"
 #include "schedules/simulate.h"
 
@@ -99,13 +101,11 @@ struct merge {
     const struct simulation *sim;
     struct action_list *lists; // [p]
     int *at;                   // [p] merged actions of the old list
-    bool out_of_memory;
 };
 
 static void append(struct merge *x, int rank, struct action action)
 {
-    if (!action_list_add(&x->lists[rank], action))
-        x->out_of_memory = true;
+    action_list_add(&x->lists[rank], action);
 }
 
 /* Moves the actions that `rank` starts before `time`. */
@@ -141,27 +141,17 @@ static void merge_events(struct merge *x, const struct event *events, size_t cou
         merge_until(x, rank, x->sim->makespan + 1.0);
 }
 
-static enum status merge_into(struct schedule *s, const struct simulation *sim, const struct event *events,
-                              size_t count)
+static void merge_into(struct schedule *s, const struct simulation *sim, const struct event *events,
+                       size_t count)
 {
-    struct merge x = {.s = s, .sim = sim};
-    x.lists = calloc((size_t)s->p, sizeof *x.lists);
-    x.at = calloc((size_t)s->p, sizeof *x.at);
-    x.out_of_memory = x.lists == NULL || x.at == NULL;
-    if (!x.out_of_memory)
-        merge_events(&x, events, count);
-    free(x.at);
-
-    // On success keep the new lists and free the old ones, else the other way round.
-    for (int rank = 0; x.lists != NULL && rank < s->p; rank++) {
-        struct action_list *drop = x.out_of_memory ? &x.lists[rank] : &s->ranks[rank];
-        free(drop->actions);
-        if (!x.out_of_memory)
-            s->ranks[rank] = x.lists[rank];
+    AUTO_FREE struct action_list *lists = memory_zeroed((size_t)s->p, sizeof *lists, "transfers");
+    AUTO_FREE int *at = memory_zeroed((size_t)s->p, sizeof *at, "transfers");
+    merge_events(&(struct merge){.s = s, .sim = sim, .lists = lists, .at = at}, events, count);
+    for (int rank = 0; rank < s->p; rank++) {
+        free(s->ranks[rank].actions);
+        s->ranks[rank] = lists[rank];
     }
-    free(x.lists);
-    s->has_transfers = !x.out_of_memory;
-    return x.out_of_memory ? fail(NO_MEMORY, "no memory for the transfers of a schedule") : OK;
+    s->has_transfers = true;
 }
 
 enum status schedule_add_transfers(struct schedule *s)
@@ -176,19 +166,12 @@ enum status schedule_add_transfers_by(struct schedule *s, const struct cost_tabl
     struct simulation *sim = NULL;
     TRY(simulate(s, times, NULL, &sim));
 
-    size_t cells = (size_t)s->stages * (size_t)s->m;
-    struct event *events = malloc(2 * cells * sizeof *events);
-    double *ends = calloc(2 * cells, sizeof *ends);
-    enum status status =
-        events != NULL && ends != NULL ? OK : fail(NO_MEMORY, "no memory for the transfers of a schedule");
-    if (status == OK) {
-        double *const end[2] = {ends, ends + cells};
-        record_ends(s, sim, end);
-        size_t count = find_events(s, end, events);
-        status = merge_into(s, sim, events, count);
-    }
-    free(ends);
-    free(events);
+    const size_t cells = (size_t)s->stages * (size_t)s->m;
+    AUTO_FREE struct event *events = memory_zeroed(2 * cells, sizeof *events, "the transfers of a schedule");
+    AUTO_FREE double *ends = memory_zeroed(2 * cells, sizeof *ends, "the transfers of a schedule");
+    double *const end[2] = {ends, ends + cells};
+    record_ends(s, sim, end);
+    merge_into(s, sim, events, find_events(s, end, events));
     simulation_destroy(sim);
-    return status;
+    return OK;
 }

@@ -5,6 +5,8 @@
  * Caution: a stage can have two replicas, each with its own microbatches, so ranks are looked up by stage
  * *and* microbatch until it is known that there are at most two directions. */
 #include "schedules/csv/csv_parse.h"
+
+#include "base/memory.h"
 #include "schedules/edges.h"
 
 #include <stdlib.h>
@@ -31,11 +33,10 @@ static enum status fail_missing(const struct csv *csv, int stage, int microbatch
 /* Fewer forwards than stages times microbatches: reports the first missing one, of the first such stage. */
 static enum status find_missing(const struct csv *csv)
 {
-    int *count = calloc((size_t)csv->stages, sizeof *count);
-    bool *seen = calloc((size_t)csv->m + 1, sizeof *seen);
-    enum status status = count != NULL && seen != NULL ? OK : fail(NO_MEMORY, "reading %s", csv->name);
+    AUTO_FREE int *count = memory_zeroed((size_t)csv->stages, sizeof *count, "the stages of a schedule file");
+    AUTO_FREE bool *seen = memory_zeroed((size_t)csv->m + 1, sizeof *seen, "the stages of a schedule file");
     int stage = 0, microbatch = 0;
-    for (int pass = 0; status == OK && pass < 2; pass++) {
+    for (int pass = 0; pass < 2; pass++) {
         for (int rank = 0; rank < csv->p; rank++)
             for (int i = 0; i < csv->ranks[rank].count; i++) {
                 struct action a = csv->ranks[rank].actions[i];
@@ -47,11 +48,9 @@ static enum status find_missing(const struct csv *csv)
         while (pass == 0 && count[stage] >= csv->m)
             stage++;
     }
-    while (status == OK && seen[microbatch])
+    while (seen[microbatch])
         microbatch++;
-    free(seen);
-    free(count);
-    return status == OK ? fail_missing(csv, stage, microbatch) : status;
+    return fail_missing(csv, stage, microbatch);
 }
 
 static int *owner_of(const struct map *map, int stage, int microbatch)
@@ -84,9 +83,7 @@ static enum status map_init(struct map *map)
     if ((int64_t)csv->stages * csv->m > csv->forwards)
         return find_missing(csv);
     size_t cells = (size_t)csv->stages * (size_t)csv->m;
-    map->owner = malloc(cells * sizeof *map->owner);
-    if (map->owner == NULL)
-        return fail(NO_MEMORY, "reading %s", csv->name);
+    map->owner = memory_zeroed(cells, sizeof *map->owner, "the stages of a schedule file");
     for (size_t i = 0; i < cells; i++)
         map->owner[i] = -1;
     TRY(find_owners(map, true));
@@ -222,9 +219,8 @@ static enum status create_schedule(struct csv *csv, struct schedule **out)
 {
     struct map map = {.csv = csv};
     size_t stages = (size_t)csv->stages;
-    int *ranks = calloc(2 * stages + (size_t)csv->p, sizeof *ranks);
-    if (ranks == NULL)
-        return fail(NO_MEMORY, "reading %s", csv->name);
+    AUTO_FREE int *ranks =
+        memory_zeroed(2 * stages + (size_t)csv->p, sizeof *ranks, "the stages of a schedule file");
     struct custom_placement given = {.p = csv->p, .m = csv->m, .stages = csv->stages};
     given.rank_of[0] = ranks;
     given.rank_of[1] = ranks + stages;
@@ -232,9 +228,8 @@ static enum status create_schedule(struct csv *csv, struct schedule **out)
     if (status == OK)
         status = find_placement(&map, &given, ranks + 2 * stages);
     if (status == OK)
-        status = schedule_create_custom(&given, out);
+        *out = schedule_create_custom(&given);
     free(map.owner);
-    free(ranks);
     return status;
 }
 

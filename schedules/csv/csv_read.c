@@ -6,6 +6,7 @@
  * sizes are therefore bounded by the number of actions in the file. */
 #include "schedules/csv/csv.h"
 
+#include "base/memory.h"
 #include "schedules/csv/csv_parse.h"
 
 #include <limits.h>
@@ -220,10 +221,8 @@ static enum status split_lines(struct csv *csv, const char *bytes, size_t length
     if (length > MAX_BYTES || lines > MAX_LINES)
         return fail(BAD_SCHEDULE, "%s: %zu bytes in %d lines; too large for a schedule", csv->name, length,
                     lines);
-    csv->lines = calloc((size_t)lines, sizeof *csv->lines);
-    csv->ranks = calloc((size_t)lines, sizeof *csv->ranks);
-    if (csv->lines == NULL || csv->ranks == NULL)
-        return fail(NO_MEMORY, "no memory for the %d lines of %s", lines, csv->name);
+    csv->lines = memory_zeroed((size_t)lines, sizeof *csv->lines, "the lines of a schedule file");
+    csv->ranks = memory_zeroed((size_t)lines, sizeof *csv->ranks, "the lines of a schedule file");
     for (csv->p = 0; csv->p < lines; csv->p++) {
         const char *end = memchr(bytes, '\n', length);
         size_t whole = end != NULL ? (size_t)(end - bytes) : length;
@@ -244,8 +243,7 @@ static enum status parse_line(struct csv *csv, int rank)
         if (count < 0)
             return fail_unknown(csv, rank, number, cell, count);
         for (int i = 0; i < count; i++) {
-            if (!action_list_add(&csv->ranks[rank], actions[i]))
-                return fail(NO_MEMORY, "no memory for the actions of %s", csv->name);
+            action_list_add(&csv->ranks[rank], actions[i]);
             const struct action_traits *traits = action_traits(actions[i].kind);
             csv->actions++;
             csv->forwards += traits->forward ? 1 : 0;

@@ -50,8 +50,8 @@ static void backward(struct streams *x, int stream, bool split)
     struct action a = next(x, split ? BACKWARD_INPUT : BACKWARD, stream);
     add(x, a);
     a.kind = BACKWARD_WEIGHT;
-    if (split && !action_list_add(&x->deferred, a))
-        x->s->out_of_memory = true;
+    if (split)
+        action_list_add(&x->deferred, a);
 }
 
 static void weight(struct streams *x)

@@ -130,9 +130,7 @@ enum status schedule_complete(struct schedule *s, const struct schedule_options 
     bool searched = s->has_transfers; // most of the work is then done
     report_progress(o->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
     enum status status = OK;
-    if (s->out_of_memory)
-        status = fail(NO_MEMORY, "no memory for the actions of %s", s->family->about.name);
-    if (status == OK && !o->without_transfers && !searched) {
+    if (!o->without_transfers && !searched) {
         status = schedule_add_transfers(s);
         report_progress(o->progress, TRANSFERRED_PERCENT);
     }
@@ -154,7 +152,8 @@ enum status schedule_build_placement(const struct schedule_options *options, str
     TRY(check_options(family, &o));
     if (family->search != NULL)
         return fail(NOT_SUPPORTED, "%s has no placement before its search", options->name);
-    return schedule_create(family, &o, out);
+    *out = schedule_create(family, &o);
+    return OK;
 }
 
 enum status schedule_generate(const struct schedule_options *options, struct schedule **out)
@@ -168,7 +167,7 @@ enum status schedule_generate(const struct schedule_options *options, struct sch
 
     if (family->search != NULL)
         return family->search(options, out);
-    TRY(schedule_create(family, &o, out));
+    *out = schedule_create(family, &o);
     family->generate(*out);
     return OK;
 }

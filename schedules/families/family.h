@@ -35,8 +35,7 @@ void schedule_add(struct schedule *schedule, enum action_kind kind, int stage, i
 void schedule_add_overlapping(struct schedule *schedule, enum action_kind kind, int stage, int microbatch);
 
 /* Creates a schedule with its placement and empty lists. */
-MUST_USE enum status schedule_create(const struct family *family, const struct schedule_options *options,
-                                     struct schedule **out);
+struct schedule *schedule_create(const struct family *family, const struct schedule_options *options);
 
 /* A custom placement: every rank holds stages / p stages of each direction. */
 struct custom_placement {
@@ -46,7 +45,7 @@ struct custom_placement {
 };
 
 /* Creates an empty schedule of family "file" with a copy of this placement. */
-MUST_USE enum status schedule_create_custom(const struct custom_placement *given, struct schedule **out);
+struct schedule *schedule_create_custom(const struct custom_placement *given);
 
 /* Measured progress, in percent of the time, after the generator, the transfers, a search. */
 enum { GENERATED_PERCENT = 10, TRANSFERRED_PERCENT = 60, SEARCHED_PERCENT = 90 };
@@ -70,7 +69,7 @@ MUST_USE enum status schedule_complete(struct schedule *schedule, const struct s
 MUST_USE enum status schedule_add_transfers_by(struct schedule *schedule, const struct cost_table *times);
 
 /* Appends to a growing list. Returns false if out of memory. */
-bool action_list_add(struct action_list *list, struct action action);
+void action_list_add(struct action_list *list, struct action action);
 
 /* Creates the lists of zb-v; for m < 2p-1 their makespan is minimal if every action of a chunk takes one
  * unit. */

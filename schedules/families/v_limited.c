@@ -24,6 +24,8 @@
  * needs. Such combinations are discarded. Running one microbatch at a time is always possible. */
 #include "schedules/families/family.h"
 
+#include "base/memory.h"
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -329,29 +331,26 @@ static void pipe_free(struct pipeline *x)
     free(x->ranks);
 }
 
-static bool pipe_init(struct pipeline *x, struct schedule *s)
+static void pipe_init(struct pipeline *x, struct schedule *s)
 {
+    static const char what[] = "a search for building blocks";
     size_t cells = (size_t)s->stages * (size_t)s->m;
     *x = (struct pipeline){.s = s, .p = s->p, .m = s->m};
-    x->ranks = calloc((size_t)s->p, sizeof *x->ranks);
-    x->available[0] = calloc(cells, sizeof *x->available[0]);
-    x->available[1] = calloc(cells, sizeof *x->available[1]);
-    x->input_order = calloc(cells, sizeof *x->input_order);
-    bool good =
-        x->ranks != NULL && x->available[0] != NULL && x->available[1] != NULL && x->input_order != NULL;
-    s->out_of_memory = s->out_of_memory || !good;
-    return good;
+    x->ranks = memory_zeroed((size_t)s->p, sizeof *x->ranks, what);
+    x->available[0] = memory_zeroed(cells, sizeof *x->available[0], what);
+    x->available[1] = memory_zeroed(cells, sizeof *x->available[1], what);
+    x->input_order = memory_zeroed(cells, sizeof *x->input_order, what);
 }
 
 static void v_limited(struct schedule *s, chunk_limit *limit, int step_sum)
 {
     struct pipeline x;
-    bool good = pipe_init(&x, s);
+    pipe_init(&x, s);
 
     // The steady state is periodic, so few microbatches mostly suffice to find the best block.
     struct block best;
     set_pipe(&x, s->p, s->m < 2 * s->p ? s->m : 2 * s->p, limit);
-    int shortest = good ? find_block_in_short_pipe(&x, step_sum, limit, &best) : NEVER;
+    int shortest = find_block_in_short_pipe(&x, step_sum, limit, &best);
     if (shortest < NEVER && x.m < s->m) {
         int expected = shortest + PERIOD * (s->m - x.m);
         x.m = s->m;
@@ -360,11 +359,11 @@ static void v_limited(struct schedule *s, chunk_limit *limit, int step_sum)
     }
     x.emit = true;
     // All microbatches fit at once: the limit has no effect.
-    if (good && 2 * s->m <= x.limit && 2 * s->m <= x.first_limit && zb_v_units(s->p, s->m) < shortest)
+    if (2 * s->m <= x.limit && 2 * s->m <= x.first_limit && zb_v_units(s->p, s->m) < shortest)
         zb_v_lists(s);
     else if (shortest < NEVER)
         run_block(&x, &best, NEVER);
-    else if (good)
+    else
         one_microbatch_at_a_time(s);
     pipe_free(&x);
 }
@@ -469,7 +468,8 @@ static bool set_block(int index, struct block *b)
 bool v_limited_lists(struct schedule *s, int limit, enum block_rule rule, int goal, int64_t units)
 {
     struct pipeline x;
-    bool good = pipe_init(&x, s), reserve = rule != WITH_HEADROOM;
+    const bool reserve = rule != WITH_HEADROOM;
+    pipe_init(&x, s);
     x.limit = x.first_limit = limit;
     if (reserve && s->m >= s->p && goal_of(&x) > goal)
         goal = goal_of(&x);
@@ -478,7 +478,7 @@ bool v_limited_lists(struct schedule *s, int limit, enum block_rule rule, int go
     z.units = units;
     struct block b = {.split = 1, .reserve = reserve, .drains = rule == WITH_RESERVE_AND_DRAIN};
     z.short_m = reserve && s->m > s->p + 1 ? s->p + 1 : s->m;
-    for (int n = 0; good && set_block(n, &b); n++) {
+    for (int n = 0; set_block(n, &b); n++) {
         bool uniform = memcmp(b.step[0], b.step[1], sizeof b.step[0]) == 0; // then a split has no effect
         int splits = reserve && uniform ? 2 : x.p;
         for (b.split = 1; b.split < splits && z.units > 0 && z.shortest > z.goal; b.split++)

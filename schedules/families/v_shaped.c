@@ -21,6 +21,8 @@
  * and no schedule is shorter. */
 #include "schedules/families/family.h"
 
+#include "base/memory.h"
+
 #include <limits.h>
 #include <stdlib.h>
 
@@ -152,7 +154,7 @@ static bool run_unit(const struct clock *x, struct rank_clock *r, int now)
 static void run_clock(const struct clock *x)
 {
     int64_t left = (int64_t)3 * x->s->stages * x->s->m;
-    for (int now = 0; left > 0 && !x->s->out_of_memory; now++)
+    for (int now = 0; left > 0; now++)
         for (int rank = 0; rank < x->s->p; rank++)
             left -= run_unit(x, &x->ranks[rank], now) ? 1 : 0;
 }
@@ -160,26 +162,20 @@ static void run_clock(const struct clock *x)
 /* Inserts W into lists of F and I only. */
 static void insert_weights(struct schedule *s, int limit)
 {
-    size_t cells = (size_t)s->stages * (size_t)s->m;
-    struct clock x = {.s = s, .limit = limit, .ranks = calloc((size_t)s->p, sizeof *x.ranks)};
-    int *times = malloc(2 * cells * sizeof *times);
-    if (x.ranks == NULL || times == NULL) {
-        s->out_of_memory = true;
-    } else {
-        for (size_t i = 0; i < 2 * cells; i++)
-            times[i] = NEVER;
-        x.available[0] = times;
-        x.available[1] = times + cells;
-        for (int rank = 0; rank < s->p; rank++) {
-            x.ranks[rank].order = s->ranks[rank];
-            s->ranks[rank] = (struct action_list){.actions = NULL};
-        }
-        run_clock(&x);
-        for (int rank = 0; rank < s->p; rank++)
-            free(x.ranks[rank].order.actions);
+    const size_t cells = (size_t)s->stages * (size_t)s->m;
+    AUTO_FREE struct rank_clock *ranks =
+        memory_zeroed((size_t)s->p, sizeof *ranks, "the ranks of a schedule");
+    AUTO_FREE int *times = memory_zeroed(2 * cells, sizeof *times, "the times of a schedule");
+    struct clock x = {.s = s, .limit = limit, .ranks = ranks, .available = {times, times + cells}};
+    for (size_t i = 0; i < 2 * cells; i++)
+        times[i] = NEVER;
+    for (int rank = 0; rank < s->p; rank++) {
+        ranks[rank].order = s->ranks[rank];
+        s->ranks[rank] = (struct action_list){.actions = NULL};
     }
-    free(times);
-    free(x.ranks);
+    run_clock(&x);
+    for (int rank = 0; rank < s->p; rank++)
+        free(ranks[rank].order.actions);
 }
 
 int64_t zb_v_units(int p, int m)

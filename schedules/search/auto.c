@@ -16,6 +16,8 @@
  * Caution: every rank builds its own copy, so nothing here may depend on elapsed time, addresses or rounding.
  * Budgets therefore count simulated actions, and times are integer ticks. */
 #include "schedules/bound.h"
+
+#include "base/memory.h"
 #include "schedules/families/family.h"
 #include "schedules/search/auto_pipe.h"
 
@@ -163,8 +165,8 @@ static enum status try_family(struct search *h, const struct schedule_options *o
     struct schedule *s = NULL;
     bool dominated = true;
     TRY(schedule_generate(o, &s));
-    enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of %s", o->name) : OK;
-    if (status == OK && !schedule_has_replicas(s)) { // weights must not be held twice
+    enum status status = OK;
+    if (!schedule_has_replicas(s)) { // weights must not be held twice
         keep_steps(h, s);
         status = is_dominated(h, s, &dominated);
     }
@@ -198,9 +200,8 @@ static enum status try_named(struct search *h)
  * of 0 an action would start at the same time as its successor. */
 static enum status add_transfers(const struct pipeline *x, struct schedule *s)
 {
-    struct stage_cost *of_stage = calloc((size_t)x->stages, sizeof *of_stage);
-    if (of_stage == NULL)
-        return fail(NO_MEMORY, "no memory for the times of %d stages", x->stages);
+    AUTO_FREE struct stage_cost *of_stage =
+        memory_zeroed((size_t)x->stages, sizeof *of_stage, "the times of stages");
     for (int stage = 0; stage < x->stages; stage++) {
         const struct task *q = &x->task[x->of_stage[stage]];
         of_stage[stage].f = (double)q->time + 1.0;
@@ -208,19 +209,15 @@ static enum status add_transfers(const struct pipeline *x, struct schedule *s)
         of_stage[stage].w = (double)q[2 * (ptrdiff_t)x->v].time + 1.0;
     }
     struct cost_table ticks = {.of_stage = of_stage, .wire = (double)x->wire, .latency = (double)x->latency};
-    enum status status = schedule_add_transfers_by(s, &ticks);
-    free(of_stage);
-    return status;
+    return schedule_add_transfers_by(s, &ticks);
 }
 
 static enum status keep_steps_if_better(struct search *h, int placement, const pipe_step *steps, bool fuse)
 {
-    struct schedule *s = NULL;
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
-    TRY(schedule_create(placements[placement], &o, &s));
+    struct schedule *s = schedule_create(placements[placement], &o);
     steps_into_schedule(h->pipes[placement], steps, fuse, s);
-    enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of auto")
-                                          : add_transfers(h->pipes[placement], s);
+    enum status status = add_transfers(h->pipes[placement], s);
     if (status != OK) {
         schedule_destroy(s);
         return status;
@@ -264,20 +261,18 @@ static enum status find_block(struct search *h, int placement, enum block_rule r
 {
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}};
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
-    struct schedule *s = NULL;
     double bound = 0.0;
     TRY(schedule_bound(h->placed[placement], &units, h->limit, &bound));
-    TRY(schedule_create(placements[placement], &o, &s));
+    struct schedule *s = schedule_create(placements[placement], &o);
     int64_t effort = rule == WITH_HEADROOM ? BLOCKS : RESERVED;
     int goal = rule == WITH_RESERVE_AND_DRAIN ? (int)ceil(bound * (1.0 - 1e-9)) : 0;
     bool found = v_limited_lists(s, h->limit, rule, goal, effort);
-    enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of auto") : OK;
-    if (status == OK && found)
+    if (found)
         steps_of_schedule(h->pipes[placement], s, steps);
     schedule_destroy(s);
     spend(h, effort);
-    *out = status == OK && found ? pipe_time(h->pipes[placement], steps, NULL) : PIPE_NEVER;
-    return status;
+    *out = found ? pipe_time(h->pipes[placement], steps, NULL) : PIPE_NEVER;
+    return OK;
 }
 
 /* Improves a block that is shorter than the best steps so far; it replaces the best schedule only if it is
@@ -347,55 +342,47 @@ static enum status search_placement(struct search *h, int placement)
         return OK;
     if (placement == 0 || h->v != 2 || h->limit >= 2 * x->p)
         return search_within(h, placement, h->limit, goal, h->best_time[placement], h->steps[placement]);
-    pipe_step *reserved = calloc((size_t)x->actions, sizeof *reserved);
-    enum status status = reserved != NULL ? search_limited(h, placement, bound, goal, reserved)
-                                          : fail(NO_MEMORY, "no memory for a search for a schedule");
-    free(reserved);
-    return status;
+    AUTO_FREE pipe_step *reserved =
+        memory_zeroed((size_t)x->actions, sizeof *reserved, "a search for a schedule");
+    return search_limited(h, placement, bound, goal, reserved);
 }
 
 /* ---- one v ---- */
 
 /* Sets the costs of the stages; if v is not given, those of v 1 are divided by v. */
-static enum status set_costs(struct search *h)
+static void set_costs(struct search *h)
 {
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}};
     const struct cost_table *given = h->o->costs != NULL ? h->o->costs : &units;
     int stages = h->o->p * h->v, parts = h->o->v == 0 ? h->v : 1;
-    h->of_stage = calloc((size_t)stages, sizeof *h->of_stage);
-    if (h->of_stage == NULL)
-        return fail(NO_MEMORY, "no memory for the times of %d stages", stages);
+    h->of_stage = memory_zeroed((size_t)stages, sizeof *h->of_stage, "the times of stages");
     for (int stage = 0; stage < stages; stage++) {
         struct stage_cost c = given->of_stage != NULL ? given->of_stage[stage / parts] : given->chunk;
         h->of_stage[stage] = (struct stage_cost){c.f / parts, c.i / parts, c.w / parts};
     }
     h->costs = *given;
     h->costs.of_stage = h->of_stage;
-    return OK;
 }
 
-static enum status set_placement(struct search *h, int placement)
+static void set_placement(struct search *h, int placement)
 {
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
-    TRY(schedule_create(placements[placement], &o, &h->placed[placement]));
-    TRY(pipe_create(h->placed[placement], &h->costs, h->limit, &h->pipes[placement]));
+    h->placed[placement] = schedule_create(placements[placement], &o);
+    h->pipes[placement] = pipe_create(h->placed[placement], &h->costs, h->limit);
     size_t actions = (size_t)h->pipes[placement]->actions;
     h->best_time[placement] = PIPE_NEVER;
-    h->steps[placement] = calloc(actions, sizeof *h->steps[placement]);
+    h->steps[placement] = memory_zeroed(actions, sizeof *h->steps[placement], "a search for a schedule");
     if (h->other == NULL)
-        h->other = calloc(actions, sizeof *h->other);
-    return h->steps[placement] != NULL && h->other != NULL
-               ? OK
-               : fail(NO_MEMORY, "no memory for a search for a schedule");
+        h->other = memory_zeroed(actions, sizeof *h->other, "a search for a schedule");
 }
 
 static enum status search_with(struct search *h)
 {
     bool one_way = h->v == 1 || h->o->p == 1; // then both placements are the same
-    TRY(set_costs(h));
-    TRY(set_placement(h, 0));
+    set_costs(h);
+    set_placement(h, 0);
     if (!one_way)
-        TRY(set_placement(h, 1));
+        set_placement(h, 1);
     TRY(try_named(h));
     for (int placement = PLACEMENTS - 1; placement >= 0; placement--)
         if (h->pipes[placement] != NULL)

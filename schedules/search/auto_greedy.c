@@ -11,6 +11,7 @@
  * always proceed: on no rank can younger ones hold the memory that it needs. */
 #include "schedules/search/auto_pipe.h"
 
+#include "base/memory.h"
 #include "base/philox.h"
 
 #include <stdlib.h>
@@ -305,36 +306,33 @@ static int64_t search(struct greedy *g, struct rule *best_rule, int64_t known, i
     return best;
 }
 
-static bool greedy_init(struct greedy *g, struct rule *best)
+static void greedy_init(struct greedy *g, struct rule *best)
 {
+    static const char what[] = "a search for a schedule";
     size_t p = (size_t)g->pipe->p;
     g->leaves = 1;
     while (g->leaves < g->pipe->p)
         g->leaves *= 2;
-    g->rule.ahead = calloc(4 * p, sizeof *g->rule.ahead);
-    g->ahead = calloc(2 * p, sizeof *g->ahead);
-    g->next = calloc((size_t)g->leaves, sizeof *g->next);
-    g->earliest = calloc(2 * (size_t)g->leaves, sizeof *g->earliest);
-    g->steps = calloc((size_t)g->pipe->actions, sizeof *g->steps);
-    g->round_trip = calloc(2 * p, sizeof *g->round_trip);
-    if (!g->rule.ahead || !g->ahead || !g->next || !g->earliest || !g->steps || !g->round_trip)
-        return false;
+    g->rule.ahead = memory_zeroed(4 * p, sizeof *g->rule.ahead, what);
+    g->ahead = memory_zeroed(2 * p, sizeof *g->ahead, what);
+    g->next = memory_zeroed((size_t)g->leaves, sizeof *g->next, what);
+    g->earliest = memory_zeroed(2 * (size_t)g->leaves, sizeof *g->earliest, what);
+    g->steps = memory_zeroed((size_t)g->pipe->actions, sizeof *g->steps, what);
+    g->round_trip = memory_zeroed(2 * p, sizeof *g->round_trip, what);
     g->rule.hold = g->rule.ahead + p;
     best->ahead = g->rule.ahead + 2 * p;
     best->hold = g->rule.ahead + 3 * p;
     g->held = g->ahead + p;
     g->work = g->round_trip + p;
-    return true;
 }
 
 int64_t greedy_search(struct pipeline *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
 {
     struct greedy g = {.pipe = x, .rng = philox_named(1, "auto.play")};
     struct rule best = {0};
-    if (greedy_init(&g, &best)) {
-        measure(&g);
-        known = search(&g, &best, known, goal, budget, steps);
-    }
+    greedy_init(&g, &best);
+    measure(&g);
+    known = search(&g, &best, known, goal, budget, steps);
     free(g.rule.ahead);
     free(g.ahead);
     free(g.next);

@@ -8,6 +8,7 @@
  * Caution: a search that requires every move to decrease the makespan stops in the first local minimum. */
 #include "schedules/search/auto_pipe.h"
 
+#include "base/memory.h"
 #include "base/philox.h"
 
 #include <stdlib.h>
@@ -144,23 +145,24 @@ static int64_t descend(struct search *z, int64_t time, int64_t goal, int64_t bud
     return time;
 }
 
-static bool search_init(struct search *z)
+static void search_init(struct search *z)
 {
+    static const char what[] = "a search for a schedule";
     const struct pipeline *x = z->pipe;
     size_t cells = (size_t)x->stages * (size_t)x->m, all = (size_t)x->actions;
-    z->starts = calloc(all, sizeof *z->starts);
-    z->trial_starts = calloc(all, sizeof *z->trial_starts);
-    z->index[0] = calloc(cells, sizeof *z->index[0]);
-    z->index[1] = calloc(cells, sizeof *z->index[1]);
-    z->microbatch = calloc(all, sizeof *z->microbatch);
-    z->path = calloc(all, sizeof *z->path);
-    return z->starts && z->trial_starts && z->index[0] && z->index[1] && z->microbatch && z->path;
+    z->starts = memory_zeroed(all, sizeof *z->starts, what);
+    z->trial_starts = memory_zeroed(all, sizeof *z->trial_starts, what);
+    z->index[0] = memory_zeroed(cells, sizeof *z->index[0], what);
+    z->index[1] = memory_zeroed(cells, sizeof *z->index[1], what);
+    z->microbatch = memory_zeroed(all, sizeof *z->microbatch, what);
+    z->path = memory_zeroed(all, sizeof *z->path, what);
 }
 
 int64_t local_search(struct pipeline *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
 {
     struct search z = {.pipe = x, .steps = steps, .rng = philox_named(1, "auto.improve")};
-    if (search_init(&z) && pipe_time(x, steps, z.starts) == known)
+    search_init(&z);
+    if (pipe_time(x, steps, z.starts) == known)
         known = descend(&z, known, goal, budget);
     free(z.starts);
     free(z.trial_starts);

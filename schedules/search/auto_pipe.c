@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/search/auto_pipe.h"
 
+#include "base/memory.h"
 #include "schedules/families/family.h"
 
 #include <math.h>
@@ -52,30 +53,26 @@ static void set_tasks(struct pipeline *x, const struct schedule *s, const struct
         }
 }
 
-static bool allocate(struct pipeline *x)
+static void allocate(struct pipeline *x)
 {
-    size_t cells = (size_t)x->stages * (size_t)x->m, p = (size_t)x->p;
-    x->task = calloc(p * (size_t)x->tasks, sizeof *x->task);
-    x->done = calloc(p * (size_t)x->tasks, sizeof *x->done);
-    x->of_stage = calloc((size_t)x->stages, sizeof *x->of_stage);
-    x->arrival[0] = calloc(cells, sizeof *x->arrival[0]);
-    x->arrival[1] = calloc(cells, sizeof *x->arrival[1]);
-    x->edge_free = calloc((size_t)x->edges + 1, sizeof *x->edge_free);
-    x->clock = calloc(p, sizeof *x->clock);
-    x->at = calloc(p, sizeof *x->at);
-    x->waits = calloc(p, sizeof *x->waits);
-    x->ready = calloc(p, sizeof *x->ready);
-    return x->task && x->done && x->of_stage && x->arrival[0] && x->arrival[1] && x->edge_free && x->clock &&
-           x->at && x->waits && x->ready;
+    static const char what[] = "a search for a schedule";
+    const size_t cells = (size_t)x->stages * (size_t)x->m, p = (size_t)x->p;
+    x->task = memory_zeroed(p * (size_t)x->tasks, sizeof *x->task, what);
+    x->done = memory_zeroed(p * (size_t)x->tasks, sizeof *x->done, what);
+    x->of_stage = memory_zeroed((size_t)x->stages, sizeof *x->of_stage, what);
+    x->arrival[0] = memory_zeroed(cells, sizeof *x->arrival[0], what);
+    x->arrival[1] = memory_zeroed(cells, sizeof *x->arrival[1], what);
+    x->edge_free = memory_zeroed((size_t)x->edges + 1, sizeof *x->edge_free, what);
+    x->clock = memory_zeroed(p, sizeof *x->clock, what);
+    x->at = memory_zeroed(p, sizeof *x->at, what);
+    x->waits = memory_zeroed(p, sizeof *x->waits, what);
+    x->ready = memory_zeroed(p, sizeof *x->ready, what);
 }
 
-enum status pipe_create(const struct schedule *s, const struct cost_table *costs, int limit,
-                        struct pipeline **out)
+struct pipeline *pipe_create(const struct schedule *s, const struct cost_table *costs, int limit)
 {
-    struct edges *edges = NULL;
-    struct pipeline *x = calloc(1, sizeof *x);
-    if (x == NULL)
-        return fail(NO_MEMORY, "no memory for a search for a schedule");
+    struct edges *edges = edges_create(s);
+    struct pipeline *x = memory_zeroed(1, sizeof *x, "a search for a schedule");
     *x = (struct pipeline){
         .p = s->p, .m = s->m, .v = s->v, .stages = s->stages, .tasks = 3 * s->v, .limit = limit};
     x->length = x->tasks * x->m;
@@ -84,21 +81,11 @@ enum status pipe_create(const struct schedule *s, const struct cost_table *costs
     x->ticks_per_unit = longest > 0.0 ? 0x1p24 / longest : 0.0;
     x->wire = llround(costs->wire * x->ticks_per_unit);
     x->latency = llround(costs->latency * x->ticks_per_unit);
-    enum status status = edges_create(s, &edges);
-    if (status == OK) {
-        x->edges = edges->count;
-        status = allocate(x)
-                     ? OK
-                     : fail(NO_MEMORY, "no memory for a search for a schedule of %d stages", s->stages);
-    }
-    if (status == OK)
-        set_tasks(x, s, edges, costs);
+    x->edges = edges->count;
+    allocate(x);
+    set_tasks(x, s, edges, costs);
     edges_destroy(edges);
-    if (status == OK)
-        *out = x;
-    else
-        pipe_destroy(x);
-    return status;
+    return x;
 }
 
 void pipe_destroy(struct pipeline *x)

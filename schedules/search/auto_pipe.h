@@ -57,8 +57,7 @@ struct pipeline {
 };
 
 /* Creates the pipe of a schedule's placement. A chunk's times are those of its stage. */
-MUST_USE enum status pipe_create(const struct schedule *placed, const struct cost_table *costs, int limit,
-                                 struct pipeline **out);
+struct pipeline *pipe_create(const struct schedule *placed, const struct cost_table *costs, int limit);
 void pipe_destroy(struct pipeline *pipe);
 
 static inline const struct task *pipe_task(const struct pipeline *x, int rank, int step)

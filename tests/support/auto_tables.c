@@ -107,7 +107,7 @@ static enum status find_bound(const struct table *t, int v, struct auto_outcome 
         struct schedule_options options = {.p = t->options.p, .m = t->options.m, .v = v};
         struct schedule *placed = NULL;
         double bound;
-        TRY(schedule_create(placements[i], &options, &placed));
+        placed = schedule_create(placements[i], &options);
         enum status status = schedule_bound(placed, &t->costs[v], limit, &bound);
         schedule_destroy(placed);
         TRY(status);

@@ -2,6 +2,7 @@
 #include "trainer/engine/executor.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "layers/parameters/gradients.h"
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
@@ -56,29 +57,23 @@ static enum status create_stages(struct executor *e)
 
 static enum status create_p2p(struct executor *e)
 {
-    struct edges *edges = NULL;
-    TRY(edges_create(e->config.schedule, &edges));
-    struct p2p_edge *list = calloc((size_t)edges->count + 1, sizeof *list);
-    enum status status = list != NULL ? OK : fail(NO_MEMORY, "no memory for %d pipeline edges", edges->count);
-    for (int i = 0; status == OK && i < edges->count; i++)
+    struct edges *edges = edges_create(e->config.schedule);
+    AUTO_FREE struct p2p_edge *list =
+        memory_zeroed((size_t)edges->count, sizeof *list, "the edges of a pipeline");
+    for (int i = 0; i < edges->count; i++)
         list[i] = (struct p2p_edge){edges->edge[i].from, edges->edge[i].to, edges->edge[i].gradient};
-    if (status == OK)
-        status = p2p_create(e->config.world, e->context.groups, e->context.weights->device, list,
-                            edges->count, &e->p2p);
-    free(list);
+    const enum status status = p2p_create(e->config.world, e->context.groups, e->context.weights->device,
+                                          list, edges->count, &e->p2p);
     edges_destroy(edges);
     return status;
 }
 
-static enum status find_ahead(struct executor *e)
+static void find_ahead(struct executor *e)
 {
-    int *count = calloc((size_t)e->config.schedule->p, sizeof *count);
-    if (count == NULL)
-        return fail(NO_MEMORY, "no memory for the look-ahead of %d ranks", e->config.schedule->p);
-    enum status status = schedule_look_ahead(e->config.schedule, count);
+    AUTO_FREE int *count =
+        memory_zeroed((size_t)e->config.schedule->p, sizeof *count, "the look-ahead of ranks");
+    schedule_look_ahead(e->config.schedule, count);
     e->ahead = count[e->pp_rank];
-    free(count);
-    return status;
 }
 
 static enum status create_store(struct executor *e)
@@ -110,7 +105,7 @@ static enum status fill_executor(struct executor *e)
         TRY(step_clock_create(e->context.weights->device, config->schedule, e->pp_rank, &e->clock));
     TRY(create_stages(e));
     TRY(create_p2p(e));
-    TRY(find_ahead(e));
+    find_ahead(e);
     TRY(create_store(e));
     if (config->training && config->recipe->cluster.cuda_graphs) {
         e->graphs = calloc((size_t)config->schedule->ranks[e->pp_rank].count, sizeof(struct graph *));

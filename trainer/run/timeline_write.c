@@ -144,8 +144,7 @@ static enum status pipeline_times(const struct rank_state *w, const struct gathe
                                   struct mesh_coord coord, double origin_s, struct simulation **out)
 {
     const struct schedule *s = w->run->schedule;
-    struct simulation *sim = NULL;
-    TRY(simulation_create(s, &sim));
+    struct simulation *sim = simulation_create(s);
     for (coord.pp = 0; coord.pp < s->p; coord.pp++) {
         int rank = mesh_rank(&w->mesh, MESH_DENSE, coord);
         const double *times = g->rows + rank * g->columns + BARRIER_COLUMNS;

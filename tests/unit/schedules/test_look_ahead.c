@@ -41,7 +41,7 @@ static void expect_longest(struct schedule_options options)
 {
     struct schedule *s = build_with(options);
     int *count = calloc((size_t)s->p, sizeof *count), *at = calloc((size_t)s->p, sizeof *at);
-    cr_assert_eq(schedule_look_ahead(s, count), OK);
+    schedule_look_ahead(s, count);
     run_until_stuck(s, at);
     for (int rank = 0; rank < s->p; rank++)
         cr_assert_eq(count[rank], at[rank], "%s p %d m %d v %d, rank %d: %d, not %d", options.name, s->p,
@@ -64,7 +64,7 @@ static void expect_forwards(const char *name, int p, int m, int v, const int *fo
 {
     struct schedule *s = build(name, p, m, v);
     int count[8];
-    cr_assert_eq(schedule_look_ahead(s, count), OK);
+    schedule_look_ahead(s, count);
     for (int rank = 0; rank < p; rank++) {
         int found = 0;
         for (int i = 0; i < count[rank]; i++)
@@ -196,7 +196,7 @@ static double period(const char *name, int p, int m, bool validated, double mess
     c.s = s;
     c.produced_at[0] = calloc(cells, sizeof(double));
     c.produced_at[1] = calloc(cells, sizeof(double));
-    cr_assert_eq(schedule_look_ahead(s, c.cut), OK);
+    schedule_look_ahead(s, c.cut);
     for (bool moved = true; moved;) {
         moved = false;
         for (int rank = 0; rank < p; rank++)

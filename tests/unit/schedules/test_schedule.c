@@ -66,7 +66,7 @@ Test(schedule, boundaries_share_edges)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct schedule *s = build(rows[i].name, rows[i].p, 4, rows[i].v);
         struct edges *edges = NULL;
-        cr_assert_eq(edges_create(s, &edges), OK);
+        edges = edges_create(s);
         cr_assert_eq(edges->count, rows[i].edges, "%s: %d", rows[i].name, edges->count);
         edges_destroy(edges);
         schedule_destroy(s);
