@@ -69,16 +69,34 @@ struct comparison {
     struct verify_report *report;
 };
 
-static void note(struct verify_report *report, enum verify_quantity quantity, int row, int step,
-                 int64_t element, double error, double bound)
+/* size: of the tensor. compared: its ratio is computed here. */
+static void note(struct verify_report *report, enum verify_quantity quantity, int row, double size,
+                 struct verify_worst compared)
 {
+    double error = compared.error, bound = compared.bound;
     // A bound of zero requires bitwise equality.
-    double ratio = error > 0.0 ? (bound > 0.0 ? error / bound : INFINITY) : 0.0;
+    compared.ratio = error > 0.0 ? (bound > 0.0 ? error / bound : INFINITY) : 0.0;
     if (isnan(error))
-        ratio = INFINITY;
+        compared.ratio = INFINITY;
     struct verify_worst *worst = &report->worst[quantity][row];
-    if (ratio > worst->ratio || (worst->step == 0 && quantity >= VERIFY_GRADIENT))
-        *worst = (struct verify_worst){ratio, error, bound, element, step};
+    if (compared.ratio > worst->ratio || (worst->step == 0 && quantity >= VERIFY_GRADIENT))
+        *worst = compared;
+    struct verify_total *total = &report->total[quantity];
+    total->compared++;
+    total->identical += error == 0.0;
+    if (size > 0.0 && error / size > total->relative) {
+        total->error = error;
+        total->bound = bound;
+        total->relative = error / size;
+        total->row = row;
+    }
+}
+
+static void note_replicas(struct verify_report *report, int row, int step, const struct snapshot *layout,
+                          enum snapshot_kind kind)
+{
+    double differs = (double)atomic_load(&layout->differs[kind][row]);
+    note(report, VERIFY_REPLICAS, row, 0.0, (struct verify_worst){.error = differs, .step = step});
 }
 
 static double clip_factor(const struct recipe_optimizer *optimizer, const struct snapshot *s)
@@ -129,14 +147,27 @@ static double divisor_of(const struct snapshot *s)
     return tokens_of(s) * s->loss_scale;
 }
 
+/* The rms of a gradient of the mean loss. The terms of a bias are those of its matrix: they may cancel. */
+static double gradient_size(const struct comparison *c, int row)
+{
+    int matrix = bound_companion(c->params, row);
+    double of_matrix = matrix >= 0 ? rms_of(c->one, SNAPSHOT_GRADIENT, matrix) : 0.0;
+    return fmax(rms_of(c->one, SNAPSHOT_GRADIENT, row), of_matrix) / divisor_of(c->one);
+}
+
 static void compare_gradients(const struct comparison *c, int row, const float *bound)
 {
-    double divisor = divisor_of(c->one);
+    double divisor = divisor_of(c->one), size = gradient_size(c, row);
     for (int64_t i = 0; i < c->one->count[row]; i++) {
         double g = value(c->one, SNAPSHOT_GRADIENT, row, i) / divisor, delta = (double)bound[i] / divisor;
         double other = value(c->layout, SNAPSHOT_GRADIENT, row, i) / divisor_of(c->layout);
-        note(c->report, VERIFY_GRADIENT, row, (int)c->step, i, fabs(other - g), delta);
+        note(c->report, VERIFY_GRADIENT, row, size,
+             (struct verify_worst){
+                 .error = fabs(other - g), .bound = delta, .element = i, .step = (int)c->step});
     }
+    if (size > 0.0) // an error of this size in every element exceeds the bound of one
+        c->report->visible =
+            fmax(c->report->visible, bound_rms(bound, c->one->count[row], 1) / divisor / size);
 }
 
 /* Bound of a weight's difference from one rank. */
@@ -152,11 +183,26 @@ static double weight_bound(const struct comparison *c, int row, int64_t i, struc
                                    word >> 16 * (i % 2) & 0xffffU, value(c->one, SNAPSHOT_WEIGHT, row, i));
 }
 
+static void compare_after(const struct comparison *c, enum verify_quantity quantity, int row, int64_t i,
+                          double size, double bound)
+{
+    static const enum snapshot_kind kinds[] = {
+        [VERIFY_WEIGHT] = SNAPSHOT_WEIGHT, [VERIFY_M] = SNAPSHOT_M, [VERIFY_V] = SNAPSHOT_V};
+    enum snapshot_kind kind = kinds[quantity];
+    note(c->report, quantity, row, size,
+         (struct verify_worst){.error = fabs(value(c->layout, kind, row, i) - value(c->one, kind, row, i)),
+                               .bound = bound,
+                               .element = i,
+                               .step = (int)c->step});
+}
+
 /* Compares the results of AdamW. norm_share: the relative bound of the norm, which clipping divides by. */
 static void compare_state(const struct comparison *c, int row, const float *bound, double norm_share)
 {
     const struct recipe_optimizer *o = &c->recipe->optimizer;
-    const struct snapshot *one = c->one, *layout = c->layout;
+    const struct snapshot *one = c->one;
+    const double sizes[] = {rms_of(one, SNAPSHOT_WEIGHT, row), rms_of(one, SNAPSHOT_M, row),
+                            rms_of(one, SNAPSHOT_V, row)};
     const struct philox rounding = stochastic_named(c->recipe->seed, c->params->list[row].name);
     double scale = clip_factor(o, one) / divisor_of(one), u = 0x1p-24;
     for (int64_t i = 0; i < one->count[row]; i++) {
@@ -169,13 +215,12 @@ static void compare_state(const struct comparison *c, int row, const float *boun
             .gradient = g,
         };
         double m = value(one, SNAPSHOT_M, row, i), v = value(one, SNAPSHOT_V, row, i);
-        note(c->report, VERIFY_WEIGHT, row, (int)c->step, i,
-             fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)),
-             weight_bound(c, row, i, rounding, element, delta));
-        note(c->report, VERIFY_M, row, (int)c->step, i, fabs(value(layout, SNAPSHOT_M, row, i) - m),
-             (1.0 - o->adam_beta1) * delta + 4.0 * u * (fabs(m) + fabs(element.m)));
-        note(c->report, VERIFY_V, row, (int)c->step, i, fabs(value(layout, SNAPSHOT_V, row, i) - v),
-             (1.0 - o->adam_beta2) * (2.0 * fabs(g) * delta + delta * delta) + 4.0 * u * (v + element.v));
+        compare_after(c, VERIFY_WEIGHT, row, i, sizes[0], weight_bound(c, row, i, rounding, element, delta));
+        compare_after(c, VERIFY_M, row, i, sizes[1],
+                      (1.0 - o->adam_beta1) * delta + 4.0 * u * (fabs(m) + fabs(element.m)));
+        compare_after(c, VERIFY_V, row, i, sizes[2],
+                      (1.0 - o->adam_beta2) * (2.0 * fabs(g) * delta + delta * delta) +
+                          4.0 * u * (v + element.v));
     }
 }
 
@@ -213,8 +258,7 @@ static enum status compare_rows(const struct comparison *c, bool state, double n
         free(bound);
         TRY(status);
         for (int kind = 0; kind < SNAPSHOT_KINDS && !state; kind++)
-            note(c->report, VERIFY_REPLICAS, row, (int)c->step, 0,
-                 (double)atomic_load(&c->layout->differs[kind][row]), 0.0);
+            note_replicas(c->report, row, (int)c->step, c->layout, (enum snapshot_kind)kind);
     }
     return OK;
 }
@@ -255,12 +299,13 @@ static void compare_initial(const struct params *params, const struct snapshot *
 {
     for (int row = 0; row < params->count; row++) {
         for (int64_t i = 0; i < one->count[row]; i++)
-            note(report, VERIFY_INITIAL, row, 0, i,
-                 fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)), 0.0);
+            note(report, VERIFY_INITIAL, row, 0.0,
+                 (struct verify_worst){.error = fabs(value(layout, SNAPSHOT_WEIGHT, row, i) -
+                                                     value(one, SNAPSHOT_WEIGHT, row, i)),
+                                       .element = i});
         // Also compares the replicas: the first step begins with the weights of the one-rank run, which would
         // hide a difference.
-        note(report, VERIFY_REPLICAS, row, 0, 0, (double)atomic_load(&layout->differs[SNAPSHOT_WEIGHT][row]),
-             0.0);
+        note_replicas(report, row, 0, layout, SNAPSHOT_WEIGHT);
     }
 }
 

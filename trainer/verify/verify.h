@@ -31,6 +31,14 @@ struct verify_worst {
     int step;
 };
 
+/* All compared elements of a quantity, and of these the one that differs most for the size of its tensor. */
+struct verify_total {
+    int64_t compared, identical;
+    double error, bound;
+    double relative; // error / the rms of its tensor; for a bias, of its matrix, if that is larger
+    int row;
+};
+
 struct verify_step {
     double loss[2]; // of the layout, of one rank
     double norm[2]; // of the layout: as reported, and from its gradients
@@ -42,9 +50,11 @@ struct verify_report {
     char (*names)[PARAM_NAME_CHARS];
     struct verify_worst *worst[VERIFY_QUANTITIES]; // [rows]
     struct verify_step *step;                      // [steps]
-    double largest;                                // maximum of all finite ratios
-    int outside;                                   // number of comparisons outside their bounds
-    int unbounded;                                 // of these: not finite, or bitwise comparisons
+    struct verify_total total[VERIFY_QUANTITIES];
+    double visible; // a gradient that is wrong by this fraction of its rms is outside, whichever it is
+    double largest; // maximum of all finite ratios
+    int outside;    // number of comparisons outside their bounds
+    int unbounded;  // of these: not finite, or bitwise comparisons
 };
 
 /* one_rank: the same recipe with all degrees 1; all degrees except tp if a low-precision format has no bound
@@ -63,7 +73,7 @@ void verify_report_free(struct verify_report *report);
 /* Prints the table in the order of a forward pass: all rows outside their bounds and the worst of the others;
  * all=true: every row. */
 void verify_print(const struct verify_report *report, bool all, FILE *to);
-/* One line: "PASS: ..." or "FAIL: ...". */
+/* How far both runs are apart and what rounding explains; the last line is "PASS: ..." or "FAIL: ...". */
 void verify_print_verdict(const struct verify_report *report, FILE *to);
 /* Lists the faults that this layout and this number of steps cannot expose. */
 void verify_print_hints(const struct recipe *layout, const struct recipe *one_rank, int steps, FILE *to);

@@ -2,6 +2,7 @@
 /* The output of `cuboid verify`: the order of its lines, its verdict, and the faults that a layout cannot
  * expose. */
 #include "tests/support/tiny.h"
+#include "tests/support/tiny_verify.h"
 #include "trainer/verify/verify.h"
 
 #include <math.h>
@@ -40,6 +41,9 @@ static void make(struct hand_made *made)
     made->report =
         (struct verify_report){.rows = ROWS, .steps = 1, .names = made->names, .step = &made->step};
     made->report.largest = 0.986;
+    made->report.visible = 5e-4;
+    for (int q = VERIFY_GRADIENT; q < VERIFY_QUANTITIES; q++)
+        made->report.total[q] = (struct verify_total){100000, 99999, 2e-7, 1e-6, 4e-5, 2};
     for (int q = 0; q < VERIFY_QUANTITIES; q++)
         made->report.worst[q] = made->worst[q];
     for (int row = 0; row < ROWS; row++) {
@@ -75,8 +79,14 @@ static void check_clean(struct test *test)
     char *text = printed(&made.report);
     expect(test, has_in_order(text, "embedding.weight", "layers.0.norm1.weight", "head.weight"),
            "lines are in forward order, not sorted by ratio", text);
-    expect(test, strstr(text, "PASS: all within bounds (worst error/bound 0.986, gradient)\n") != NULL,
+    expect(test,
+           strstr(text, "PASS: all differences are within rounding; a gradient wrong by 0.05 % of its rms "
+                        "would not be\n") != NULL,
            "a clean run passes", text);
+    expect(test,
+           strstr(text, "gradients: 99.9 % of 100.0 K values bit-identical; largest difference 2.0e-07 in "
+                        "head.weight (4.0e-05 of its rms); rounding may reach 1.0e-06\n") != NULL,
+           "differences are compared with the tensor and with rounding; one that differs is not 100 %", text);
     expect(test, strstr(text, "against the fp64 norm of the layout's own gradients") != NULL,
            "the two gradient norms are named", text);
     free(text);
@@ -102,11 +112,65 @@ static void check_outside(struct test *test)
     made.report.outside = 1;
     made.report.largest = 12.5;
     text = printed(&made.report);
-    expect(test, strstr(text, "FAIL: 1 outside bounds (worst error/bound 12.5, gradient)\n") != NULL,
+    expect(test,
+           strstr(text, "FAIL: 1 outside bounds, the farthest a gradient at 12.5 times its bound\n") != NULL,
            "a fault makes it fail", text);
     expect(test, strstr(text, "the backward pass runs from the head to the embedding") != NULL,
            "gradients alone: where to look", text);
     free(text);
+}
+
+/* ---- a report of a run ---- */
+
+/* Adds to every element of a gradient, the same on one rank and in the layout but for this. */
+struct shift {
+    const char *name;
+    double of_rms;
+    int64_t elements;
+};
+
+static enum status shift_gradient(void *context, struct rank_state *state, int64_t step)
+{
+    struct shift *shift = context;
+    struct held_param *held = weights_held(&state->weights, params_find(&state->params, shift->name));
+    if (held == NULL || step != 1)
+        return OK;
+    TRY(stream_sync(state->compute));
+    float *x = held->gradient.data;
+    double sum = 0.0;
+    shift->elements = tensor_count(held->gradient);
+    for (int64_t i = 0; i < shift->elements; i++)
+        sum += (double)x[i] * (double)x[i];
+    for (int64_t i = 0; i < shift->elements; i++)
+        x[i] += (float)(shift->of_rms * sqrt(sum / (double)shift->elements));
+    return OK;
+}
+
+/* In a layout that is otherwise bit-identical, only the shifted gradient differs, by what was added; an error
+ * of the size that the verdict prints is outside, in any gradient. */
+static void check_shift(struct test *test, const char *name)
+{
+    const struct comparison c = {TINY_LLAMA, "train.micro_batch_size=1", "pp=2", ""};
+    struct verify_report clean = {0}, shifted = {0};
+    MUST(tiny_verify(&test->tiny, &c, 1, (struct hooks){0}, &clean));
+    char *text = printed(&clean);
+    expect(test, strstr(text, "\nPASS: every loss, gradient, weight and moment is bit-identical\n") != NULL,
+           "pipeline stages alone are bit-identical, which the verdict reports", text);
+    free(text);
+    struct shift shift = {name, 1.001 * clean.visible, 0};
+    MUST(tiny_verify(&test->tiny, &c, 1,
+                     (struct hooks){.context = &shift, .on_gradients_complete = shift_gradient}, &shifted));
+    const struct verify_total *total = &shifted.total[VERIFY_GRADIENT];
+    text = printed(&shifted);
+    expect(test, shifted.outside > 0, "an error of the size in the verdict is outside", text);
+    expect(test, total->compared - total->identical == shift.elements && shift.elements > 0,
+           "exactly the shifted elements differ", text);
+    expect(test,
+           strcmp(shifted.names[total->row], name) == 0 && fabs(total->relative / shift.of_rms - 1.0) < 0.01,
+           "the largest difference is what was added", text);
+    free(text);
+    verify_report_free(&clean);
+    verify_report_free(&shifted);
 }
 
 /* ---- hints ---- */
@@ -163,6 +227,8 @@ int main(void)
     MUST(tiny_create(&test.tiny));
     check_clean(&test);
     check_outside(&test);
+    check_shift(&test, "layers.1.attention.q.weight");
+    check_shift(&test, "layers.3.norm2.weight");
     check_hints(&test);
     tiny_destroy(&test.tiny);
     return test.failures != 0;
