@@ -4,6 +4,7 @@
 #include "kernels/device.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/device_cpu.h"
@@ -154,9 +155,7 @@ enum status device_open_with(const struct device_ops *ops, const struct device_o
     if (options->threads < 1)
         return fail(BAD_ARGUMENT, "device \"%s\" needs at least one thread, not %d", ops->traits->name,
                     options->threads);
-    struct device *device = calloc(1, sizeof *device);
-    if (device == NULL)
-        return fail(NO_MEMORY, "no memory for a device");
+    struct device *device = memory_zeroed(1, sizeof *device, "a device");
     device->ops = ops;
     device->threads = options->threads;
     device->poisons = ops->traits->poisons || (options->simulated_device != NULL &&
@@ -319,9 +318,7 @@ void device_range_end(struct device *device)
 
 enum status stream_create(struct device *device, const char *name, struct stream **out)
 {
-    struct stream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL)
-        return fail(NO_MEMORY, "no memory for stream %s", name);
+    struct stream *stream = memory_zeroed(1, sizeof *stream, "a stream");
     stream->device = device;
     stream->name = name;
     enum status status = device->ops->stream_open(stream);
@@ -362,9 +359,7 @@ struct time_marks {
 enum status time_marks_create(struct device *device, int count, struct time_marks **out)
 {
     const struct time_mark_ops *ops = device->ops->time_marks;
-    struct time_marks *marks = calloc(1, sizeof *marks);
-    if (marks == NULL)
-        return fail(NO_MEMORY, "no memory for %d marks of time", count);
+    struct time_marks *marks = memory_zeroed(1, sizeof *marks, "marks of time");
     *marks = (struct time_marks){.ops = ops, .count = count};
     enum status status = ops->open(device, count, &marks->state);
     if (status == OK)
@@ -433,9 +428,7 @@ enum status stream_replay(struct stream *stream, struct graph **graph, enum stat
         return fail(BAD_ARGUMENT, "stream %s: a replay inside one of stream %s", stream->name,
                     device->replaying->name);
     if (*graph == NULL)
-        *graph = calloc(1, sizeof **graph);
-    if (*graph == NULL)
-        return fail(NO_MEMORY, "no memory for a graph");
+        *graph = memory_zeroed(1, sizeof **graph, "a graph");
     (*graph)->device = device;
     device->replay_violation = NULL;
     device->replaying = stream;

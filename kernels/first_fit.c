@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/first_fit.h"
 
+#include "base/memory.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -74,9 +76,7 @@ static enum status split(struct block *block, size_t bytes)
 {
     if (block->bytes == bytes)
         return OK;
-    struct block *rest = malloc(sizeof *rest);
-    if (rest == NULL)
-        return fail(NO_MEMORY, "no memory for a pool");
+    struct block *rest = memory_zeroed(1, sizeof *rest, "a pool");
     *rest = (struct block){
         .next = block->next, .begin = block->begin + bytes, .bytes = block->bytes - bytes, .free = true};
     block->next = rest;

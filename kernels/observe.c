@@ -2,6 +2,7 @@
 #include "kernels/observe.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 
 #include <stdlib.h>
 
@@ -139,9 +140,7 @@ static void observed_close(struct device *device)
 
 static enum status wrap(struct device *device)
 {
-    struct observed_device *observed = calloc(1, sizeof *observed);
-    if (observed == NULL)
-        return fail(NO_MEMORY, "no memory for the observers of a device");
+    struct observed_device *observed = memory_zeroed(1, sizeof *observed, "the observers of a device");
     observed->inner = device->ops;
     observed->ops = *device->ops;
     observed->ops.close = observed_close;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/key_value_cache.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 static enum status create(const struct key_value_cache_config *config, struct key_value_cache *out)
@@ -8,11 +10,9 @@ static enum status create(const struct key_value_cache_config *config, struct ke
     const int64_t rows = config->sequences * config->capacity;
     const size_t each = (size_t)(rows * config->columns) * dtype_bytes(config->dtype);
     size_t held = 0;
-    out->keys = calloc((size_t)config->layers + 1, sizeof *out->keys);
-    out->values = calloc((size_t)config->layers + 1, sizeof *out->values);
-    out->length = calloc((size_t)config->sequences, sizeof *out->length);
-    if (out->keys == NULL || out->values == NULL || out->length == NULL)
-        return fail(NO_MEMORY, "no memory for the cache of %d layers", config->layers);
+    out->keys = memory_zeroed((size_t)config->layers, sizeof *out->keys, "the key/value cache");
+    out->values = memory_zeroed((size_t)config->layers, sizeof *out->values, "the key/value cache");
+    out->length = memory_zeroed((size_t)config->sequences, sizeof *out->length, "the key/value cache");
     for (int layer = 0; layer < config->layers; layer++)
         held += config->held[layer] ? 1 : 0;
     if (held == 0)

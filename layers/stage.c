@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/stage.h"
 
+#include "base/memory.h"
 #include "layers/parameters/gradients.h"
 #include "layers/parameters/sharded.h"
 
@@ -104,19 +105,15 @@ static struct recompute_run run_of(const struct stage *stage, int i, int count, 
 /* Lists the layers, with memory for their declarations. */
 static enum status create_layers(struct stage *stage, struct stage_span span)
 {
-    stage->layers = calloc((size_t)span.count + 1, sizeof *stage->layers);
-    if (stage->layers == NULL)
-        return fail(NO_MEMORY, "no memory for %d layers", span.count);
+    stage->layers = memory_zeroed((size_t)span.count, sizeof *stage->layers, "the layers of a stage");
     stage->count = span.count;
     for (int i = 0; i < span.count; i++) {
         struct stage_layer *layer = &stage->layers[i];
         layer->layer = span.first + i;
         layer->kind = model_layer_kind(stage->context->model, layer->layer);
         layer->recompute_from = -1;
-        layer->forward = calloc(1, layer->kind->bytes);
-        layer->backward = calloc(1, layer->kind->bytes);
-        if (layer->forward == NULL || layer->backward == NULL)
-            return fail(NO_MEMORY, "no memory for a layer of kind %s", layer->kind->name);
+        layer->forward = memory_zeroed(1, layer->kind->bytes, "a layer");
+        layer->backward = memory_zeroed(1, layer->kind->bytes, "a layer");
     }
     stage->has_input = span.count == 0 || stage->layers[0].kind->has_input;
     stage->has_output = span.count == 0 || stage->layers[span.count - 1].kind->has_output;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/buckets.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,9 +81,7 @@ static void unregister_gradients(struct buckets *b)
 enum status buckets_create(const struct buckets_config *config, struct buckets **out)
 {
     TRY(check_config(config));
-    struct buckets *b = calloc(1, sizeof *b);
-    if (b == NULL)
-        return fail(NO_MEMORY, "no memory for buckets");
+    struct buckets *b = memory_zeroed(1, sizeof *b, "the buckets of gradients");
     b->config = *config;
     b->ready = calloc((size_t)config->plan->range_count + 1, sizeof *b->ready);
     b->pending = calloc((size_t)config->plan->count + 1, sizeof *b->pending);

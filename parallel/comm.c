@@ -3,6 +3,7 @@
 #include "parallel/comm.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "parallel/observe_world.h"
 #include "parallel/transports/transports.h"
@@ -233,9 +234,7 @@ enum status comm_create(struct world *world, const char *name, int64_t id, const
 {
     if (count < 2)
         return fail(BAD_ARGUMENT, "comm %s: %d ranks; a comm needs at least 2", name, count);
-    bool *seen = calloc((size_t)world->size, sizeof *seen);
-    if (seen == NULL)
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    bool *seen = memory_zeroed((size_t)world->size, sizeof *seen, "a communicator");
     enum status status = check_ranks(world, name, ranks, count, seen);
     free(seen);
     TRY(status);

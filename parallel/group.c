@@ -3,6 +3,7 @@
  * types, valid ranks, at least one element. */
 #include "parallel/group.h"
 
+#include "base/memory.h"
 #include "kernels/ops.h"
 
 #include <stdio.h>
@@ -20,9 +21,7 @@ enum status group_create(struct world *world, const char *name, int64_t id, cons
         *out = NULL;
         return OK;
     }
-    struct group *group = calloc(1, sizeof *group);
-    if (group == NULL)
-        return fail(NO_MEMORY, "no memory for the group %s", name);
+    struct group *group = memory_zeroed(1, sizeof *group, "a group");
     group->rank = mine;
     group->size = count;
     snprintf(group->name, sizeof group->name, "%s", name);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/observe_world.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 struct observed_world {
@@ -168,9 +170,7 @@ static enum status observed_barrier(struct comm *comm, struct stream *stream)
 
 static enum status wrap(struct world *world)
 {
-    struct observed_world *observed = calloc(1, sizeof *observed);
-    if (observed == NULL)
-        return fail(NO_MEMORY, "no memory for the observers of a world");
+    struct observed_world *observed = memory_zeroed(1, sizeof *observed, "the observers of a world");
     observed->inner = world->ops;
     observed->ops = *world->ops;
     observed->ops.comm_create = observed_create;

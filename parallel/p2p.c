@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/p2p.h"
 
+#include "base/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -52,9 +54,8 @@ enum status p2p_create(struct world *world, const struct groups *groups, struct 
                        const struct p2p_edge *edges, int count, struct p2p **out)
 {
     TRY(check_edges(edges, count, groups->mesh.degrees.pp));
-    struct p2p *p2p = calloc(1, sizeof *p2p + (size_t)count * sizeof p2p->channels[0]);
-    if (p2p == NULL)
-        return fail(NO_MEMORY, "no memory for %d pipeline edges", count);
+    struct p2p *p2p =
+        memory_zeroed(1, sizeof *p2p + (size_t)count * sizeof p2p->channels[0], "pipeline edges");
     p2p->pp = groups->coord.pp;
     p2p->blocking = world->synchronous;
     p2p->count = count;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/machine.h"
+#include "base/memory.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/host.h"
 #include "kernels/cpu/host_marks.h"
@@ -59,9 +60,7 @@ static void cpu_free(struct device *device, enum part part, void *data, size_t b
 static enum status cpu_open(struct device *device, const struct device_options *options)
 {
     (void)options;
-    struct cpu_device *state = calloc(1, sizeof *state);
-    if (state == NULL)
-        return fail(NO_MEMORY, "no memory for a cpu device");
+    struct cpu_device *state = memory_zeroed(1, sizeof *state, "a cpu device");
     enum status status = cpu_state_open(device, &state->cpu);
     if (status == OK)
         device->state = state;
@@ -79,9 +78,7 @@ static void cpu_close(struct device *device)
 
 static enum status cpu_stream_open(struct stream *stream)
 {
-    struct cpu_stream *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return fail(NO_MEMORY, "no memory for stream %s", stream->name);
+    struct cpu_stream *s = memory_zeroed(1, sizeof *s, "a stream");
     s->next = device_of(stream)->streams;
     device_of(stream)->streams = s;
     stream->state = s;
@@ -232,9 +229,7 @@ static enum status cpu_set_mark(void *state, int index, struct stream *stream)
     marks->at_ns[index] = s->begin == s->end ? clock_ns() : 0;
     if (s->begin == s->end)
         return OK;
-    struct mark_work *mark = malloc(sizeof *mark);
-    if (mark == NULL)
-        return fail(NO_MEMORY, "no memory for a mark of time");
+    struct mark_work *mark = memory_zeroed(1, sizeof *mark, "a mark of time");
     *mark = (struct mark_work){
         .work = {.start = pass_mark, .poll = end_mark, .sleep = never_sleep, .name = "mark of time"},
         .at_ns = &marks->at_ns[index],

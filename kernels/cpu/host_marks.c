@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/host_marks.h"
 
+#include "base/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 
 enum status host_marks_open(struct device *device, int count, void **out)
 {
     (void)device;
-    struct host_marks *marks = calloc(1, sizeof *marks + (size_t)count * sizeof *marks->at_ns);
-    if (marks == NULL)
-        return fail(NO_MEMORY, "no memory for %d marks of time", count);
+    struct host_marks *marks =
+        memory_zeroed(1, sizeof *marks + (size_t)count * sizeof *marks->at_ns, "marks of time");
     marks->count = count;
     *out = marks;
     return OK;

@@ -12,6 +12,7 @@
  * changes the gate checks for sleepers afterwards. Both need sequentially consistent order. */
 #include "kernels/cpu/pool.h"
 
+#include "base/memory.h"
 #include "kernels/cpu/cpu.h"
 
 #include <pthread.h>
@@ -167,9 +168,8 @@ enum status cpu_pool_create(int threads, struct cpu_pool **out)
     int workers = threads - 1;
     if (threads < 1 || workers >= GATE_INSIDE)
         return fail(BAD_ARGUMENT, "a cpu device takes 1 to %d threads, not %d", GATE_INSIDE, threads);
-    struct cpu_pool *pool = calloc(1, sizeof *pool + (size_t)workers * sizeof pool->thread[0]);
-    if (pool == NULL)
-        return fail(NO_MEMORY, "no memory for a pool of %d threads", threads);
+    struct cpu_pool *pool =
+        memory_zeroed(1, sizeof *pool + (size_t)workers * sizeof pool->thread[0], "a pool of threads");
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->job_ready, NULL);
     pthread_cond_init(&pool->all_out, NULL);

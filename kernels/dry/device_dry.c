@@ -10,6 +10,7 @@
  * range that no processor maps, so dereferencing one ends the program at once. */
 #include "kernels/dry/device_dry.h"
 
+#include "base/memory.h"
 #include "kernels/device_plan.h"
 #include "kernels/first_fit.h"
 #include "kernels/ops.h"
@@ -65,9 +66,7 @@ static void close_state(struct dry_device *state)
 
 static enum status dry_open(struct device *device, const struct device_options *options)
 {
-    struct dry_device *state = calloc(1, sizeof *state);
-    if (state == NULL)
-        return fail(NO_MEMORY, "no memory for a dry device");
+    struct dry_device *state = memory_zeroed(1, sizeof *state, "a dry device");
     state->options = *options;
     state->is_gpu = options->simulated_device != NULL && device_traits(options->simulated_device)->is_gpu;
     enum status status = first_fit_create(&state->memory);

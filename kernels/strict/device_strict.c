@@ -25,6 +25,7 @@
 #include "kernels/strict/device_strict.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/host.h"
 #include "kernels/cpu/host_marks.h"
@@ -275,9 +276,7 @@ static void append(struct strict_stream *s, struct entry entry)
 static enum status strict_open(struct device *device, const struct device_options *options)
 {
     (void)options;
-    struct strict_device *state = calloc(1, sizeof *state);
-    if (state == NULL)
-        return fail(NO_MEMORY, "no memory for a strict device");
+    struct strict_device *state = memory_zeroed(1, sizeof *state, "a strict device");
     enum status status = cpu_state_open(device, &state->cpu);
     if (status == OK)
         device->state = state;
@@ -323,9 +322,7 @@ static void strict_free(struct device *device, enum part part, void *data, size_
 
 static enum status strict_stream_open(struct stream *stream)
 {
-    struct strict_stream *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return fail(NO_MEMORY, "no memory for stream %s", stream->name);
+    struct strict_stream *s = memory_zeroed(1, sizeof *s, "a stream");
     s->next = device_of(stream)->streams;
     device_of(stream)->streams = s;
     stream->state = s;

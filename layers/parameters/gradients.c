@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/parameters/gradients.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,16 +11,12 @@ enum status gradients_create(struct weights *weights, const struct weights_confi
     const struct gradients_ops *ops = weights->zero_stage >= 2 ? &gradients_sharded : &gradients_bucketed;
     if (config->groups == NULL)
         return fail(BAD_ARGUMENT, "gradients need the groups that reduce them");
-    struct gradients *g = calloc(1, ops->bytes);
-    if (g == NULL)
-        return fail(NO_MEMORY, "no memory for gradients");
+    struct gradients *g = memory_zeroed(1, ops->bytes, "the gradients of a rank");
     weights->gradients = g; // set first, so that weights_destroy() frees it after an error
     g->ops = ops;
     g->weights = weights;
     g->stage_replicas = config->groups->stage_replicas;
-    g->ready = calloc((size_t)weights->layer_count + 1, sizeof *g->ready);
-    if (g->ready == NULL)
-        return fail(NO_MEMORY, "no memory for the gradients of %d layers", weights->layer_count);
+    g->ready = memory_zeroed((size_t)weights->layer_count, sizeof *g->ready, "the gradients of layers");
     TRY(gradients_check(g));
     return ops->open(g, config);
 }

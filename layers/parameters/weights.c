@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/parameters/weights.h"
 
+#include "base/memory.h"
 #include "layers/parameters/gradients.h"
 #include "layers/parameters/sharded.h"
 
@@ -50,9 +51,7 @@ static enum status find_groups(struct weights *w, const struct groups *groups)
 {
     if (groups == NULL)
         return OK;
-    w->group_of = calloc((size_t)w->plan.count + 1, sizeof(struct group *));
-    if (w->group_of == NULL)
-        return fail(NO_MEMORY, "no memory for the groups of %d buckets", w->plan.count);
+    w->group_of = memory_zeroed((size_t)w->plan.count, sizeof(struct group *), "the groups of buckets");
     for (int b = 0; b < w->plan.count; b++)
         w->group_of[b] = groups_of(groups, w->list[w->plan.buckets[b].first].param->mesh).data;
     return OK;
@@ -66,9 +65,7 @@ static int unit_of(const struct weights *w, const struct param *param)
 
 static enum status plan_buckets(struct weights *w, const struct weights_config *config)
 {
-    struct bucket_range *ranges = calloc((size_t)w->count + 1, sizeof *ranges);
-    if (ranges == NULL)
-        return fail(NO_MEMORY, "no memory for %d gradients", w->count);
+    struct bucket_range *ranges = memory_zeroed((size_t)w->count, sizeof *ranges, "the gradients of a rank");
     for (int i = 0; i < w->count; i++) {
         const struct held_param *held = &w->list[i];
         ranges[i] = (struct bucket_range){
@@ -91,9 +88,7 @@ static enum status plan_buckets(struct weights *w, const struct weights_config *
 
 static enum status list_layers(struct weights *w)
 {
-    w->layers = calloc((size_t)w->count + 1, sizeof *w->layers);
-    if (w->layers == NULL)
-        return fail(NO_MEMORY, "no memory for the table of %d layers", w->count);
+    w->layers = memory_zeroed((size_t)w->count, sizeof *w->layers, "the table of layers");
     for (int i = 0; i < w->count; i++) {
         const struct held_param *held = &w->list[i];
         int bucket = w->plan.bucket_of[i];
@@ -137,9 +132,7 @@ bool weights_owned_rows(const struct weights *w, int row, int rank, int64_t *beg
 
 static enum status list_owned(struct weights *w)
 {
-    w->owned = calloc((size_t)w->count + 1, sizeof *w->owned);
-    if (w->owned == NULL)
-        return fail(NO_MEMORY, "no memory for the table of %d parameters", w->count);
+    w->owned = memory_zeroed((size_t)w->count, sizeof *w->owned, "the table of parameters");
     for (int i = 0; i < w->count; i++)
         w->owned_count += own_part(w, i, w->rank, &w->owned[w->owned_count]);
     return OK;
@@ -306,10 +299,9 @@ struct tensor weights_value_slice(const struct weights *w, int bucket)
 static enum status list_held(struct weights *w, const struct weights_config *config)
 {
     const struct params *params = w->params;
-    w->list = calloc((size_t)params->count, sizeof *w->list);
-    w->held_of_param = malloc((size_t)params->count * sizeof *w->held_of_param);
-    if (w->list == NULL || w->held_of_param == NULL)
-        return fail(NO_MEMORY, "no memory for the table of %d parameters", params->count);
+    w->list = memory_zeroed((size_t)params->count, sizeof *w->list, "the table of parameters");
+    w->held_of_param =
+        memory_zeroed((size_t)params->count, sizeof *w->held_of_param, "the table of parameters");
     for (int i = 0; i < params->count; i++)
         w->held_of_param[i] = -1;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/evaluate/token_windows.h"
 
+#include "base/memory.h"
 #include "trainer/data/dataset.h"
 
 #include <stdlib.h>
@@ -113,9 +114,8 @@ static enum status open_parts(struct token_windows *w)
     double share[DATA_SPLITS], sum = 0.0;
     if (config->data == NULL)
         TRY(find_sources(config, &sources));
-    w->parts = calloc(sources != NULL ? sources->count : 1, sizeof *w->parts);
-    if (w->parts == NULL)
-        return fail(NO_MEMORY, "no memory for the sources of an evaluation");
+    w->parts =
+        memory_zeroed(sources != NULL ? sources->count : 1, sizeof *w->parts, "the sources of an evaluation");
     if (sources == NULL)
         return open_part(w, "--data", config->data, NULL);
     for (int i = 0; i < DATA_SPLITS; i++)
@@ -185,9 +185,7 @@ static enum status open_all(struct token_windows *w)
 
 enum status token_windows_open(const struct token_windows_config *config, struct token_windows **out)
 {
-    struct token_windows *w = calloc(1, sizeof *w);
-    if (w == NULL)
-        return fail(NO_MEMORY, "no memory for the windows of an evaluation");
+    struct token_windows *w = memory_zeroed(1, sizeof *w, "the windows of an evaluation");
     w->config = *config;
     w->length = config->recipe->model.seq_length;
     const enum status status = open_all(w);

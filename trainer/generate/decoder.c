@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/generate/decoder.h"
 
+#include "base/memory.h"
 #include "trainer/engine/host_floats.h"
 
 #include <stdlib.h>
@@ -61,9 +62,7 @@ static enum status rows_create(struct rank_state *w, int64_t sequences, int64_t 
 {
     *out = (struct rows){.sequences = sequences, .tokens = tokens};
     const size_t bytes = narrow_at(out, NARROW_ARRAYS), sums = (size_t)tokens * sizeof(int64_t);
-    out->host = calloc(1, bytes);
-    if (out->host == NULL)
-        return fail(NO_MEMORY, "no memory for %lld tokens", (long long)tokens);
+    out->host = memory_zeroed(1, bytes, "tokens");
     TRY(buffer_alloc(w->device, PART_DATA, bytes, &out->device));
     char *base = out->device.data;
     out->batch = (struct batch){
@@ -98,9 +97,7 @@ static enum status create_cache(struct decoder *d)
     struct rank_state *w = d->state;
     const struct model_config *model = &w->run->recipe->model;
     const int layers = (int)model->num_layers, tp = w->groups->tp->size;
-    bool *held = calloc((size_t)layers + 1, sizeof *held);
-    if (held == NULL)
-        return fail(NO_MEMORY, "no memory for the list of layers");
+    bool *held = memory_zeroed((size_t)layers, sizeof *held, "the list of layers");
     for (int layer = 0; layer < layers; layer++)
         held[layer] = run_rank_of_layer(w->run, layer) == w->groups->coord.pp;
     const struct key_value_cache_config config = {
@@ -127,10 +124,7 @@ static enum status create(struct decoder *d)
         const struct executor_config config = rank_executor_config(w, false, d->sequences, 1);
         TRY(executor_create(&config, &d->stepper));
     }
-    d->logits = calloc((size_t)(d->sequences * d->vocab), sizeof *d->logits);
-    if (d->logits == NULL)
-        return fail(NO_MEMORY, "no memory for %lld x %lld logits", (long long)d->sequences,
-                    (long long)d->vocab);
+    d->logits = memory_zeroed((size_t)(d->sequences * d->vocab), sizeof *d->logits, "logits");
     return w->world->size > 1
                ? buffer_alloc(w->device, PART_COMMUNICATION,
                               (size_t)(d->sequences * d->vocab) * sizeof *d->logits, &d->exchange)
@@ -140,9 +134,7 @@ static enum status create(struct decoder *d)
 enum status decoder_create(struct rank_state *state, int64_t sequences, int64_t longest, struct decoder **out)
 {
     const struct recipe *recipe = state->run->recipe;
-    struct decoder *d = calloc(1, sizeof *d);
-    if (d == NULL)
-        return fail(NO_MEMORY, "no memory for a decoder");
+    struct decoder *d = memory_zeroed(1, sizeof *d, "a decoder");
     *d = (struct decoder){
         .state = state,
         .sequences = sequences,

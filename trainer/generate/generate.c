@@ -2,6 +2,7 @@
 #include "trainer/generate/generate.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/generate/decoder.h"
@@ -154,10 +155,8 @@ static enum status generator_create(struct rank_state *w, struct generator *out)
     int64_t vocab = o->recipe->model.vocab_size, known = tokenizer_vocab_size(generation->tokenizer);
     out->prints = o->to != NULL && w->world->rank == 0;
     out->printer = (struct utf8_printer){.to = o->to, .raw = o->raw};
-    out->sequences = calloc((size_t)o->count, sizeof *out->sequences);
-    out->next = calloc((size_t)o->count, sizeof *out->next);
-    if (out->sequences == NULL || out->next == NULL)
-        return fail(NO_MEMORY, "no memory for %lld sequences", (long long)o->count);
+    out->sequences = memory_zeroed((size_t)o->count, sizeof *out->sequences, "sequences");
+    out->next = memory_zeroed((size_t)o->count, sizeof *out->next, "sequences");
     for (int64_t i = 0; i < o->count; i++) {
         struct tokens *ids = &out->sequences[i].ids;
         TRY(tokens_reserve(ids, generation->prompts[i].count + o->tokens));
@@ -325,9 +324,7 @@ static enum status run_job(struct generation *generation)
         return fail(BAD_RECIPE,
                     "cluster.device %s computes nothing and cannot generate text; use cluster.device=cpu",
                     o->recipe->cluster.device);
-    generation->prompts = calloc((size_t)o->count, sizeof *generation->prompts);
-    if (generation->prompts == NULL)
-        return fail(NO_MEMORY, "no memory for %lld prompts", (long long)o->count);
+    generation->prompts = memory_zeroed((size_t)o->count, sizeof *generation->prompts, "prompts");
     TRY(encode_all(generation));
     TRY(run_create(o->recipe, false, &generation->run));
     generation->run.row_tokens = decoder_row_tokens(o->recipe, generation->longest);

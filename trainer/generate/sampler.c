@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/generate/sampler.h"
 
+#include "base/memory.h"
 #include "base/philox.h"
 
 #include <math.h>
@@ -26,9 +27,7 @@ enum status sampler_create(const struct sampling *sampling, int64_t count, struc
         return fail(BAD_ARGUMENT,
                     "invalid sampling options: temperature %g, top-k %lld, top-p %g, of %lld ids",
                     sampling->temperature, (long long)sampling->top_k, sampling->top_p, (long long)count);
-    struct sampler *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return fail(NO_MEMORY, "no memory for a sampler");
+    struct sampler *s = memory_zeroed(1, sizeof *s, "a sampler");
     *s = (struct sampler){
         .sampling = *sampling,
         .count = count,

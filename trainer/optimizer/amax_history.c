@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/optimizer/amax_history.h"
 
+#include "base/memory.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,12 +30,10 @@ static struct tensor vector_of(const struct amax_history *h, int64_t index)
 static enum status fill_history(struct amax_history *h)
 {
     size_t slots = (size_t)h->slots;
-    h->lines = calloc(slots * (size_t)h->length, sizeof *h->lines);
-    h->used = calloc(slots, sizeof *h->used);
-    h->seen = calloc(slots, sizeof *h->seen);
-    if (h->lines == NULL || h->used == NULL || h->seen == NULL)
-        return fail(NO_MEMORY, "no memory for the magnitudes of %lld operands in %lld steps",
-                    (long long)h->slots, (long long)h->length);
+    h->lines =
+        memory_zeroed(slots * (size_t)h->length, sizeof *h->lines, "the magnitudes of operands in steps");
+    h->used = memory_zeroed(slots, sizeof *h->used, "the magnitudes of operands in steps");
+    h->seen = memory_zeroed(slots, sizeof *h->seen, "the magnitudes of operands in steps");
     TRY(buffer_alloc(h->config.device, PART_DATA, 2 * slots * sizeof(float), &h->device));
     TRY(fill(h->config.compute, (struct fill){.out = vector_of(h, 0), .value = 0.0F}));
     return fill(h->config.compute, (struct fill){.out = vector_of(h, 1), .value = 0.0F});
@@ -44,9 +44,7 @@ enum status amax_history_create(const struct amax_history_config *config, struct
     *out = NULL;
     if (config->recipe->scaling != SCALE_DELAYED)
         return OK;
-    struct amax_history *h = calloc(1, sizeof *h);
-    if (h == NULL)
-        return fail(NO_MEMORY, "no memory for a history of magnitudes");
+    struct amax_history *h = memory_zeroed(1, sizeof *h, "a history of magnitudes");
     h->config = *config;
     h->length = config->recipe->amax_history_len;
     h->slots = (int64_t)config->params->count * OPERAND_COUNT;

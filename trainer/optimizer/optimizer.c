@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/optimizer/optimizer.h"
 
+#include "base/memory.h"
 #include "trainer/optimizer/learning_rate.h"
 #include "trainer/optimizer/moment_window.h"
 
@@ -61,13 +62,14 @@ static int64_t blocks_of(const struct held_param *held)
 static enum status make_lists(struct optimizer *o)
 {
     const struct weights *weights = o->config.weights;
-    o->owned_squares = calloc((size_t)weights->owned_count + 1, sizeof *o->owned_squares);
-    o->owned_steps = calloc((size_t)weights->owned_count + 1, sizeof *o->owned_steps);
-    o->held_sums = calloc((size_t)weights->count + 1, sizeof *o->held_sums);
-    o->host_report = calloc((size_t)report_count(o), sizeof *o->host_report);
-    if (o->owned_squares == NULL || o->owned_steps == NULL || o->held_sums == NULL || o->host_report == NULL)
-        return fail(NO_MEMORY, "no memory for the optimizer's lists of %d weights and the report of a step",
-                    weights->count);
+    o->owned_squares = memory_zeroed((size_t)weights->owned_count, sizeof *o->owned_squares,
+                                     "the optimizer's lists of weights and the report of a step");
+    o->owned_steps = memory_zeroed((size_t)weights->owned_count, sizeof *o->owned_steps,
+                                   "the optimizer's lists of weights and the report of a step");
+    o->held_sums = memory_zeroed((size_t)weights->count, sizeof *o->held_sums,
+                                 "the optimizer's lists of weights and the report of a step");
+    o->host_report = memory_zeroed((size_t)report_count(o), sizeof *o->host_report,
+                                   "the optimizer's lists of weights and the report of a step");
     return OK;
 }
 
@@ -96,9 +98,7 @@ static enum status fill_optimizer(struct optimizer *o)
 
 enum status optimizer_create(const struct optimizer_config *config, struct optimizer **out)
 {
-    struct optimizer *o = calloc(1, sizeof *o);
-    if (o == NULL)
-        return fail(NO_MEMORY, "no memory for the optimizer");
+    struct optimizer *o = memory_zeroed(1, sizeof *o, "the optimizer");
     o->config = *config;
     enum status status = fill_optimizer(o);
     if (status == OK)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/optimizer/post_validation.h"
 
+#include "base/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,10 +52,8 @@ static enum status create_buffers(struct post_validation *v)
     struct weights *weights = v->config.weights;
     struct device *device = weights->device;
     size_t travelling = (size_t)v->travelling * sizeof(double);
-    v->tokens = calloc((size_t)v->samples, sizeof *v->tokens);
-    v->host = calloc((size_t)tail_count(v), sizeof *v->host);
-    if (v->tokens == NULL || v->host == NULL)
-        return fail(NO_MEMORY, "no memory for the report of a pipeline");
+    v->tokens = memory_zeroed((size_t)v->samples, sizeof *v->tokens, "the report of a pipeline");
+    v->host = memory_zeroed((size_t)tail_count(v), sizeof *v->host, "the report of a pipeline");
     TRY(buffer_alloc(device, PART_DATA, (size_t)v->samples * sizeof(double) + travelling, &v->mine));
     TRY(buffer_alloc(device, PART_DATA, travelling, &v->before));
     if (v->pp == v->last)
@@ -69,9 +69,7 @@ static enum status create_buffers(struct post_validation *v)
 
 enum status post_validation_create(const struct post_validation_config *config, struct post_validation **out)
 {
-    struct post_validation *v = calloc(1, sizeof *v);
-    if (v == NULL)
-        return fail(NO_MEMORY, "no memory for the validation of steps");
+    struct post_validation *v = memory_zeroed(1, sizeof *v, "the validation of steps");
     v->config = *config;
     v->pp = config->groups->coord.pp;
     v->last = config->groups->mesh.degrees.pp - 1;

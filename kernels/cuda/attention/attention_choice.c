@@ -12,6 +12,7 @@
 #include "kernels/cuda/attention/attention_cudnn.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -48,9 +49,7 @@ struct call {
 
 enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out)
 {
-    struct cuda_attention *a = calloc(1, sizeof *a);
-    if (a == NULL)
-        return fail(NO_MEMORY, "no memory for attention's choices");
+    struct cuda_attention *a = memory_zeroed(1, sizeof *a, "attention's choices");
     a->requested = options->kernels.attention;
     a->nondeterministic = options->nondeterministic;
     if (a->requested == ATTENTION_CUDNN && cudnn_open(!a->nondeterministic, NULL, &a->cudnn) != OK) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/attention/attention_cudnn.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,9 +45,7 @@ static enum status describe_gpu(struct cudnn *c, const char *gpu)
 
 enum status cudnn_open(bool deterministic, const char *gpu, struct cudnn **out)
 {
-    struct cudnn *c = calloc(1, sizeof *c);
-    if (c == NULL)
-        return fail(NO_MEMORY, "no memory for cuDNN's plans");
+    struct cudnn *c = memory_zeroed(1, sizeof *c, "cuDNN's plans");
     c->deterministic = deterministic;
     enum status status = cudnn_library_open(&c->library);
     if (status != OK) {
@@ -158,9 +158,7 @@ enum status cudnn_plan_of(struct cudnn *cudnn, const struct cuda_queue *queue,
             return OK;
         }
     }
-    struct cudnn_plan *plan = calloc(1, sizeof *plan);
-    if (plan == NULL)
-        return fail(NO_MEMORY, "no memory for cuDNN's plans");
+    struct cudnn_plan *plan = memory_zeroed(1, sizeof *plan, "cuDNN's plans");
     plan->shape = *shape;
     enum status status = cudnn_plan_create(cudnn, queue, plan);
     if (status == OK)

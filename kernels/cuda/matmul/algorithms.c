@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/matmul/algorithms.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -255,9 +256,7 @@ static enum status check_writable(const struct algorithms *a)
 
 enum status algorithms_open(const char *path, struct algorithms **out)
 {
-    struct algorithms *a = calloc(1, sizeof *a);
-    if (a == NULL)
-        return fail(NO_MEMORY, "no memory for algorithms");
+    struct algorithms *a = memory_zeroed(1, sizeof *a, "the choices of algorithms");
     enum status status = find_path(path, a->path);
     if (status == OK && is_auto(path))
         make_folders(a->path);
@@ -274,9 +273,7 @@ enum status algorithms_open(const char *path, struct algorithms **out)
 
 enum status algorithms_check(const char *path)
 {
-    struct algorithms *a = calloc(1, sizeof *a);
-    if (a == NULL)
-        return fail(NO_MEMORY, "no memory for algorithms");
+    struct algorithms *a = memory_zeroed(1, sizeof *a, "the choices of algorithms");
     enum status status = find_path(path, a->path);
     if (status == OK)
         status = check_reachable(a, is_auto(path));

@@ -9,6 +9,7 @@
  * An algorithm is chosen once per shape (gemm_choose.c) and used for the rest of the run. It determines the
  * order of a sum, so the bits of a run depend on the library's version, the GPU and the algorithm cache, if
  * any, and on nothing in the run. */
+#include "base/memory.h"
 #include "kernels/cuda/matmul/cublaslt.h"
 #include "kernels/cuda/runtime/scratch.h"
 
@@ -36,9 +37,7 @@ enum status cublaslt_check(const struct cuda_library *lt, const struct cuda_queu
 enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_options *options,
                               struct cuda_library **out)
 {
-    struct cuda_library *lt = calloc(1, sizeof *lt);
-    if (lt == NULL)
-        return fail(NO_MEMORY, "no memory for cuBLASLt's plans");
+    struct cuda_library *lt = memory_zeroed(1, sizeof *lt, "cuBLASLt's plans");
     enum status status = cublaslt_library_open(lt);
     if (status == OK)
         status = cublaslt_check(lt, NULL, lt->cublasLtCreate(&lt->handle), "cublasLtCreate");

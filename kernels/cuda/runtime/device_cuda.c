@@ -15,6 +15,7 @@
  * later one may need a peer that needs ours first. */
 #include "kernels/cuda/runtime/device_cuda.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/graph.h"
@@ -160,9 +161,7 @@ static enum status cuda_open(struct device *device, const struct device_options 
 {
     struct cuda_gpu gpu;
     TRY(cuda_gpu_choose(options->index, &gpu));
-    struct cuda_device *d = calloc(1, sizeof *d);
-    if (d == NULL)
-        return fail(NO_MEMORY, "no memory for a cuda device");
+    struct cuda_device *d = memory_zeroed(1, sizeof *d, "a cuda device");
     d->tf32 = options->kernels.tf32;
     d->max_blocks = options->max_blocks;
     enum status status = cuda_pool_create(options->reserve_bytes, &d->pool);
@@ -249,9 +248,7 @@ static void free_stream(struct cuda_stream *s)
 
 static enum status cuda_stream_open(struct stream *stream)
 {
-    struct cuda_stream *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return fail(NO_MEMORY, "no memory for stream %s", stream->name);
+    struct cuda_stream *s = memory_zeroed(1, sizeof *s, "a stream");
     s->queue = (struct cuda_queue){.device = stream->device,
                                    .name = stream->name,
                                    .library = device_of(stream)->library,

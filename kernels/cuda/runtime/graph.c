@@ -17,6 +17,7 @@
  * replay therefore captures the body again and compares the two graphs, call by call, byte by byte. */
 #include "kernels/cuda/runtime/graph.h"
 
+#include "base/memory.h"
 #include "kernels/cuda/runtime/message.h"
 
 #include <stdio.h>
@@ -101,9 +102,7 @@ enum status cuda_replay(struct stream *stream, void **state, enum status (*body)
     struct cuda_queue *queue = NULL;
     struct cuda_graph *g = *state;
     if (g == NULL)
-        *state = g = calloc(1, sizeof *g);
-    if (g == NULL)
-        return fail(NO_MEMORY, "no memory for a graph");
+        *state = g = memory_zeroed(1, sizeof *g, "a graph");
     TRY(cuda_message_begin(stream, &queue)); // completes earlier works of the host
     if (g->executable != NULL && g->scratch != queue->scratch.data)
         drop_graph(g);

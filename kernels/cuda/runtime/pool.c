@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/pool.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/first_fit.h"
@@ -46,9 +47,7 @@ static enum status add_segment(struct cuda_pool *pool, size_t bytes)
 
 enum status cuda_pool_create(size_t reserve_bytes, struct cuda_pool **out)
 {
-    struct cuda_pool *pool = calloc(1, sizeof *pool);
-    if (pool == NULL)
-        return fail(NO_MEMORY, "no memory for a pool");
+    struct cuda_pool *pool = memory_zeroed(1, sizeof *pool, "a pool");
     enum status status = first_fit_create(&pool->fit);
     if (status == OK && reserve_bytes > 0)
         status = add_segment(pool, reserve_bytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/staging.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -58,9 +59,7 @@ static enum status pin(size_t bytes, const char *what, void **out)
 
 enum status cuda_staging_create(struct cuda_staging **out)
 {
-    struct cuda_staging *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return fail(NO_MEMORY, "no memory for copies between host and device");
+    struct cuda_staging *s = memory_zeroed(1, sizeof *s, "copies between host and device");
     void *memory = NULL;
     enum status status = pin((size_t)SLOTS * SLOT_BYTES, "copies to and from the GPU", &memory);
     s->memory = memory;

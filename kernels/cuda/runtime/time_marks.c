@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/time_marks.h"
 
+#include "base/memory.h"
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/device_cuda.h"
 
@@ -44,9 +45,8 @@ static enum status create_events(struct cuda_marks *marks)
 
 static enum status marks_open(struct device *device, int count, void **out)
 {
-    struct cuda_marks *marks = calloc(1, sizeof *marks + (size_t)count * sizeof *marks->mark);
-    if (marks == NULL)
-        return fail(NO_MEMORY, "no memory for %d marks of time", count);
+    struct cuda_marks *marks =
+        memory_zeroed(1, sizeof *marks + (size_t)count * sizeof *marks->mark, "marks of time");
     *marks = (struct cuda_marks){.device = device, .count = count};
     marks->order = calloc((size_t)count, sizeof *marks->order);
     enum status status = marks->order != NULL ? create_events(marks)
@@ -101,9 +101,7 @@ static void never_sleep(struct work *work)
 
 static enum status set_later(struct cuda_marks *marks, int index, struct stream *stream)
 {
-    struct mark_work *mark = malloc(sizeof *mark);
-    if (mark == NULL)
-        return fail(NO_MEMORY, "no memory for a mark of time");
+    struct mark_work *mark = memory_zeroed(1, sizeof *mark, "a mark of time");
     *mark = (struct mark_work){
         .work = {.start = start_mark, .poll = poll_mark, .sleep = never_sleep, .name = "mark of time"},
         .marks = marks,

@@ -2,6 +2,7 @@
 /* The dry transport: a world of any size that runs one rank at a time without peers. Every message completes
  * when its turn on the stream comes. For devices that model a GPU, the scratch memory of the GPU transport's
  * reductions is allocated too. */
+#include "base/memory.h"
 #include "kernels/device_plan.h"
 #include "parallel/comm.h"
 #include "parallel/transports/nccl/comm_nccl_scratch.h"
@@ -47,9 +48,7 @@ static enum status comm_create_dry(struct world *world, const char *name, int64_
                                    int count, struct comm **out)
 {
     (void)id;
-    struct comm *comm = calloc(1, sizeof *comm);
-    if (comm == NULL)
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    struct comm *comm = memory_zeroed(1, sizeof *comm, "a communicator");
     *comm = (struct comm){.ops = &transport_dry, .world = world, .size = count};
     snprintf(comm->name, sizeof comm->name, "%s", name);
     for (int i = 0; i < count; i++)

@@ -5,6 +5,7 @@
  * Caution: a failed rank cannot unblock the others, which wait for its messages on condition variables. The
  * first failure therefore starts a timer; if the other ranks have not finished when it expires, the process
  * exits with that rank's error. */
+#include "base/memory.h"
 #include "parallel/comm.h"
 #include "parallel/transports/local/rendezvous.h"
 #include "parallel/transports/transports.h"
@@ -111,9 +112,7 @@ static enum status comm_create_local(struct world *world, const char *name, int6
                                      int count, struct comm **out)
 {
     struct local_world *w = world->state;
-    struct local_comm *c = calloc(1, sizeof *c);
-    if (c == NULL)
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    struct local_comm *c = memory_zeroed(1, sizeof *c, "a communicator");
     c->comm = (struct comm){.ops = &transport_local, .world = world, .size = count, .state = c};
     snprintf(c->comm.name, sizeof c->comm.name, "%s", name);
     c->comm.rank = index_of(world->rank, ranks, count);

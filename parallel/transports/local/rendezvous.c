@@ -2,6 +2,7 @@
 #include "parallel/transports/local/rendezvous.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "parallel/transports/reduce.h"
 #include "parallel/transports/transports.h"
 
@@ -97,9 +98,7 @@ void notification_wait(struct notification *notification)
 enum status shared_comm_create(int64_t id, const char *name, const int *ranks, int size,
                                struct shared_comm **out)
 {
-    struct shared_comm *shared = calloc(1, sizeof *shared);
-    if (shared == NULL)
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    struct shared_comm *shared = memory_zeroed(1, sizeof *shared, "a communicator");
     CHECK(pthread_mutex_init(&shared->lock, NULL) == 0);
     shared->id = id;
     shared->size = shared->expected = size;

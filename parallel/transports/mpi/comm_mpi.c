@@ -8,7 +8,9 @@
  * Caution: tags. A tag is (exchange or collective, sequence number), so that messages match whichever stream
  * starts them first; within one request, messages between two ranks are posted in the same order on both. */
 #include "parallel/transports/mpi/comm_mpi.h"
+
 #include "base/clock.h"
+#include "base/memory.h"
 #include "parallel/transports/transports.h"
 
 #include <dlfcn.h>
@@ -417,9 +419,7 @@ static void connect(struct mpi_comm *c, int64_t id)
 static enum status comm_create_mpi(struct world *world, const char *name, int64_t id, const int *ranks,
                                    int count, struct comm **out)
 {
-    struct mpi_comm *c = calloc(1, sizeof *c);
-    if (c == NULL)
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    struct mpi_comm *c = memory_zeroed(1, sizeof *c, "a communicator");
     c->comm = (struct comm){.ops = &transport_mpi, .world = world, .size = count, .state = c};
     c->mpi = MPI_COMM_NULL;
     snprintf(c->comm.name, sizeof c->comm.name, "%s", name);

@@ -21,6 +21,8 @@
  * one before (an event per rank). The enqueued messages must therefore complete even if every message blocked
  * until its peer arrived: the schedule checker guarantees it. */
 #include "parallel/transports/nccl/comm_nccl.h"
+
+#include "base/memory.h"
 #include "parallel/transports/nccl/comm_nccl_scratch.h"
 #include "parallel/transports/transports.h"
 
@@ -528,9 +530,7 @@ enum status nccl_comm_create(struct world *world, const char *name, int64_t id, 
     struct nccl_world *w = world->state;
     struct unique_id_message message;
     TRY(broadcast_unique_id(w, name, id, ranks, count, &message));
-    struct nccl_comm *c = calloc(1, sizeof *c);
-    if (c == NULL)
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    struct nccl_comm *c = memory_zeroed(1, sizeof *c, "a communicator");
     c->comm = (struct comm){.ops = &transport_nccl, .world = world, .size = count, .state = c};
     c->world = w;
     snprintf(c->comm.name, sizeof c->comm.name, "%s", name);

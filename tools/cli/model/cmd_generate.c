@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "parallel/launcher.h"
 #include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
@@ -69,9 +70,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--stop", OPTION_TEXTS, &out->stops, 0, 0},
         {"--no-stop", OPTION_FLAG, &out->no_stop, 0, 0},
     };
-    out->rest = calloc((size_t)argc, sizeof *out->rest);
-    if (out->rest == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
+    out->rest = memory_zeroed((size_t)argc, sizeof *out->rest, "the arguments");
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
     if (out->rest_count == 0)
         return fail(BAD_USAGE, "generate: no model given; use a recipe, a checkpoint or a run directory: "
@@ -157,9 +156,7 @@ static enum status split_lines(const char *path, struct prompts *out)
 
 static enum status read_prompts(const struct arguments *a, struct prompts *out)
 {
-    out->list = calloc(a->prompts != NULL ? MAX_PROMPTS : 1, sizeof *out->list);
-    if (out->list == NULL)
-        return fail(NO_MEMORY, "no memory for the prompts");
+    out->list = memory_zeroed(a->prompts != NULL ? MAX_PROMPTS : 1, sizeof *out->list, "the prompts");
     if (a->prompts != NULL) {
         if (file_read_small(a->prompts, MAX_PROMPT_BYTES, &out->text) != OK)
             return fail(BAD_USAGE, "generate: --prompts: %s", fail_text());
