@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/recipe/recipe_variants.h"
 
+#include "base/memory.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <stdlib.h>
@@ -24,9 +25,7 @@ enum status recipe_variants_open(const char *path, const char *const *overrides,
                                  int world_size, struct recipe_variants **out, struct problems *problems)
 {
     const size_t before = problems->errors;
-    struct recipe_variants *variants = calloc(1, sizeof *variants);
-    if (variants == NULL)
-        return fail(NO_MEMORY, "no memory for a recipe");
+    struct recipe_variants *variants = memory_zeroed(1, sizeof *variants, "a recipe");
     *variants = (struct recipe_variants){.loader = {.recipe = allocate_recipe(), .problems = problems},
                                          .path = text_copy(path),
                                          .world_size = world_size};

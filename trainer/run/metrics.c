@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/metrics.h"
 
+#include "base/memory.h"
 #include "layers/model.h"
 #include "trainer/checkpoint/checkpoint_best.h"
 #include "trainer/run/metrics_file.h"
@@ -28,9 +29,7 @@ struct metrics {
 
 enum status metrics_open(const struct metrics_config *config, struct metrics **out)
 {
-    struct metrics *m = calloc(1, sizeof *m);
-    if (m == NULL)
-        return fail(NO_MEMORY, "no memory for the metrics");
+    struct metrics *m = memory_zeroed(1, sizeof *m, "the metrics");
     m->config = *config;
     // A launcher gives its ranks a pseudo-terminal, regardless of its own output.
     m->terminal = isatty(STDOUT_FILENO) == 1 && !config->launched;

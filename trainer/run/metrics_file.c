@@ -2,6 +2,7 @@
 #include "trainer/run/metrics_file.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/run/run_dir.h"
 
 #include <errno.h>
@@ -191,9 +192,7 @@ static enum status open_file(struct metrics_file *file, const struct metrics_fil
 
 enum status metrics_file_open(const struct metrics_file_config *config, struct metrics_file **out)
 {
-    struct metrics_file *file = calloc(1, sizeof *file);
-    if (file == NULL)
-        return fail(NO_MEMORY, "no memory for the metrics");
+    struct metrics_file *file = memory_zeroed(1, sizeof *file, "the metrics");
     file->fd = -1;
     text_add(&file->run_dir, "%s", config->run_dir);
     text_add(&file->path, "%s/metrics.jsonl", config->run_dir);

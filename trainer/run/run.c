@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* State shared by all ranks of the process. */
+#include "base/memory.h"
 #include "planner/choose/choose_schedule.h"
 #include "schedules/csv/csv.h"
 #include "schedules/simulate.h"
@@ -43,9 +44,7 @@ enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
 
 static enum status source_list(const struct recipe_sources *from, struct data_source_config **out)
 {
-    *out = calloc(from->count + 1, sizeof **out);
-    if (*out == NULL)
-        return fail(NO_MEMORY, "no memory for %zu data sources", from->count);
+    *out = memory_zeroed(from->count, sizeof **out, "data sources");
     for (size_t i = 0; i < from->count; i++)
         (*out)[i] = (struct data_source_config){from->list[i].path, from->list[i].weight};
     return OK;
@@ -142,9 +141,7 @@ static bool is_planned(const struct recipe *recipe)
 
 static enum status table_of_layers(const struct recipe *recipe, int stages, int **out)
 {
-    *out = calloc((size_t)stages + 1, sizeof **out);
-    if (*out == NULL)
-        return fail(NO_MEMORY, "no memory for the table of %d stages", stages);
+    *out = memory_zeroed((size_t)stages, sizeof **out, "the table of stages");
     for (int stage = 0; stage < stages; stage++)
         (*out)[stage] = (int)recipe_stage_first_layer(recipe, stage);
     (*out)[stages] = (int)recipe->model.num_layers;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_files.h"
 
+#include "base/memory.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/data/data.h"
@@ -88,9 +89,7 @@ enum status run_files_collect(struct run *run, int64_t newest)
 {
     struct problems warnings = {0};
     struct text own = {0};
-    run->model_files = calloc(1, sizeof *run->model_files);
-    if (run->model_files == NULL)
-        return fail(NO_MEMORY, "no memory for the files of the tokenizer");
+    run->model_files = memory_zeroed(1, sizeof *run->model_files, "the files of the tokenizer");
     enum status status = OK;
     if (newest >= 0) {
         folder_of_step(run->recipe->checkpoint.save, newest, "", &own);

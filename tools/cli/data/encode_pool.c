@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/data/encode_pool.h"
 
+#include "base/memory.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,10 +158,8 @@ static enum status start_threads(struct encode_pool *pool)
 {
     const int threads = pool->options.threads;
     pool->size = 2 * (int64_t)threads + 1;
-    pool->ring = calloc((size_t)pool->size, sizeof *pool->ring);
-    pool->threads = calloc((size_t)threads, sizeof *pool->threads);
-    if (pool->ring == NULL || pool->threads == NULL)
-        return fail(NO_MEMORY, "no memory for %d threads", threads);
+    pool->ring = memory_zeroed((size_t)pool->size, sizeof *pool->ring, "threads");
+    pool->threads = memory_zeroed((size_t)threads, sizeof *pool->threads, "threads");
     TRY(encoder_create(pool->options.tokenizer, &pool->cutter));
     for (; pool->thread_count < threads; pool->thread_count++) {
         int why = pthread_create(&pool->threads[pool->thread_count], NULL, thread_main, pool);
@@ -173,9 +173,7 @@ static enum status start_threads(struct encode_pool *pool)
 enum status encode_pool_create(const struct encode_options *options, struct dataset_writer *writer,
                                struct encode_pool **out)
 {
-    struct encode_pool *pool = calloc(1, sizeof *pool);
-    if (pool == NULL)
-        return fail(NO_MEMORY, "no memory for %d threads", options->threads);
+    struct encode_pool *pool = memory_zeroed(1, sizeof *pool, "threads");
     pool->options = *options;
     pool->writer = writer;
     pthread_mutex_init(&pool->lock, NULL);

@@ -2,6 +2,7 @@
 #include "tools/cli/profile/profile_fit.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress_line.h"
@@ -112,9 +113,7 @@ static enum status fit_and_print(const struct fit_rows *rows, const struct fit_o
 {
     struct fit_held_out held_out = {.source_count = 0};
     struct fit_result fitted;
-    double *base = calloc(fit_rows_count(rows) + 1, sizeof *base);
-    if (base == NULL)
-        return fail(NO_MEMORY, "no memory for a fit");
+    double *base = memory_zeroed(fit_rows_count(rows), sizeof *base, "a fit");
     fit_base_error(rows, base);
     list_sources(rows, &held_out);
     enum status status = fit_model(rows, options, &(struct fit_choice){.what = "fitting"}, &fitted);
