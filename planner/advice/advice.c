@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "planner/advice/advice_fit.h"
 #include "planner/advice/advice_list.h"
+#include "planner/schedule/choose_schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -100,7 +101,7 @@ static bool consider(struct search *s, const char *change)
     int64_t bytes;
     if (recipe == NULL)
         return false;
-    if (run_create(recipe, false, &run) != OK) {
+    if (planned_run_create(recipe, &run) != OK) {
         recipe_destroy(recipe);
         return false;
     }
@@ -168,7 +169,7 @@ static void plan_nondeterministic(struct search *s)
     if (!base->deterministic || !s->base->cost.in_order || base->cluster.profile == NULL || !has_time(s) ||
         (recipe = load_changed(s, "deterministic=false")) == NULL)
         return;
-    if (run_create(recipe, false, &run) == OK) {
+    if (planned_run_create(recipe, &run) == OK) {
         if (step_plan_make(&run, s->base->profile, &plan) == OK) {
             s->out->nondeterministic_s = plan.step_s;
             step_plan_free(&plan);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/fit/fit_rows.h"
+#include "planner/schedule/choose_schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ static enum status plan(const struct table_options *options, const struct publis
     out->recipe = table_row_recipe(options, row, layers, reason);
     if (out->recipe == NULL)
         return BAD_RECIPE;
-    TRY(run_create(out->recipe, false, &out->run));
+    TRY(planned_run_create(out->recipe, &out->run));
     enum status status = step_plan_make(&out->run, profile, &out->plan);
     out->made = status == OK;
     if (status != OK)

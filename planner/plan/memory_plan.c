@@ -7,6 +7,9 @@
 #include "planner/memory/memory_layer.h"
 #include "trainer/checkpoint/checkpoint.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* The run with its device replaced. */
 struct dry_run_of_rank {
     struct run run;
@@ -136,118 +139,40 @@ enum status memory_plan_record_all(const struct run *run, int rank, struct slot_
     return record(run, rank, false, &(struct dry_run_of_rank){.slots = slots, .out = out}, tape);
 }
 
-void memory_plan_advise(const struct recipe *recipe, struct text *out)
+static enum status need_of(const struct run *run, int rank, struct memory_need *out)
 {
-    const struct recipe_parallel *parallel = &recipe->parallel;
-    const struct recompute *recompute = &recipe->layers.recompute;
-    const char *const keys[] = {
-        recipe->train.micro_batch_size > 1 ? "a smaller train.micro_batch_size" : NULL,
-        recompute->granularity != RECOMPUTE_FULL ? "memory.recompute_granularity full" : NULL,
-        recipe->precision.params_dtype == RECIPE_FP32 ? "precision.params_dtype bf16" : NULL,
-        parallel->data_parallel_size > 1 && recipe->data_parallel.zero_stage < 3
-            ? "a larger parallel.zero_stage"
-            : NULL,
-        !recipe->memory.offload_optimizer ? "memory.offload_optimizer true" : NULL,
-        recipe->kernels.matmul_algorithms != NULL ? "cluster.matmul_algorithms none" : NULL,
-        "more ranks in parallel.tensor_parallel_size or parallel.pipeline_parallel_size",
-    };
-    const char *before = "reduce it with ";
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (keys[i] != NULL) {
-            text_add(out, "%s%s", before, keys[i]);
-            before = "; ";
-        }
+    struct memory_plan plan;
+    TRY(memory_plan_make(run, rank, NULL, &plan));
+    out->pool_bytes = plan.pool_bytes;
+    memcpy(out->part_bytes, plan.use.peak_bytes, sizeof out->part_bytes);
+    return OK;
 }
 
-void memory_plan_largest(const int64_t *bytes, struct text *out)
+enum status memory_plan_needs(const struct run *run, int rank, struct memory_need **out)
 {
-    enum { LARGEST = 4 };
-    bool listed[PART_COUNT] = {[PART_SNAPSHOT] = true, [PART_HOST] = true};
-    for (int n = 0; n < LARGEST; n++) {
-        char number[NUMBER_CHARS];
-        int most = PART_HOST;
-        for (int part = 0; part < PART_COUNT; part++)
-            if (!listed[part] && (listed[most] || bytes[part] > bytes[most]))
-                most = part;
-        text_add(out, "%s%s %s", n > 0 ? ", " : "", part_name((enum part)most),
-                 bytes_text(bytes[most], number));
-        listed[most] = true;
-    }
+    const int world = run->mesh.world;
+    *out = NULL;
+    if (!device_traits(run_device_options(run, 1).name)->has_memory_pool)
+        return OK;
+    struct memory_need *needs = calloc((size_t)world, sizeof *needs);
+    enum status status = needs != NULL ? OK : fail(NO_MEMORY, "no memory for %d ranks", world);
+    for (int i = 0; i < world && status == OK; i++)
+        if (rank < 0 || i == rank)
+            status = need_of(run, i, &needs[i]);
+    if (status == OK)
+        *out = needs;
+    else
+        free(needs);
+    return status;
 }
 
 enum status memory_plan_create_rank(const struct run *run, struct world *world, struct rank_state *out)
 {
-    struct rank_options options = {.training = true};
-    struct memory_plan plan;
-    char size[NUMBER_CHARS];
-    struct text why = {0};
-    *out = (struct rank_state){.run = run};
-    if (!device_traits(run_device_options(run, 1).name)->has_memory_pool)
-        return rank_create(run, world, &options, out);
-    TRY(memory_plan_make(run, world->rank, NULL, &plan));
-    options.pool_bytes = plan.pool_bytes;
-    enum status status = rank_create(run, world, &options, out);
-    if (status != NO_DEVICE_MEMORY || out->device != NULL)
-        return status; // of an open device: memory_plan_explain()
-    text_add(&why, "%s; rank %d needs %s of GPU %d (", fail_text(), world->rank,
-             bytes_text((int64_t)plan.pool_bytes, size), world->device_index);
-    memory_plan_largest(plan.use.peak_bytes, &why);
-    text_add(&why, "); ");
-    memory_plan_advise(run->recipe, &why);
-    status = fail(status, "%s", text_chars(&why));
-    text_free(&why);
-    return status;
-}
-
-/* Appends the keys that reduce host memory, pinned or not. */
-static void advise_of_host(const struct recipe *recipe, struct text *out)
-{
-    text_add(out, "; reduce it with ");
-    if (recipe->memory.offload_optimizer)
-        text_add(out, "memory.offload_optimizer false; ");
-    if (recipe->memory.offload_activations)
-        text_add(out, "memory.offload_activations false; ");
-    if (recipe->checkpoint.async_save)
-        text_add(out, "a smaller checkpoint.staging_mb; ");
-    text_add(out, "fewer ranks on a machine; other processes or a limit (container, srun --mem) "
-                  "account for the rest");
-}
-
-/* Memory outside the plan's pool is allocated from CUDA, in competition with other users of the GPU. */
-static void describe_allocations(const struct rank_state *w, struct text *out)
-{
-    char size[NUMBER_CHARS];
-    const struct memory_use use = device_memory(w->device);
-    int64_t held = 0;
-    for (int part = 0; part < PART_COUNT; part++)
-        held += part_is_on_host((enum part)part) ? 0 : use.now_bytes[part];
-    text_add(out, "; rank %d has %s of GPU %d (", w->world->rank, bytes_text(held, size),
-             w->world->device_index);
-    memory_plan_largest(use.now_bytes, out);
-    text_add(out, "), and CUDA's libraries or other processes (nvidia-smi) the rest; ");
-}
-
-enum status memory_plan_explain(const struct recipe *recipe, const struct rank_state *state,
-                                enum status status)
-{
-    const bool of_gpu = status == NO_DEVICE_MEMORY && state->device != NULL;
-    const bool of_host = status == NO_MEMORY && device_traits(recipe->cluster.device)->is_gpu;
-    const struct rank_context *who = rank_context();
-    struct text why = {0};
-    if (!of_gpu && !of_host)
-        return status;
-    if (who->step > 0)
-        text_add(&why, "step %d, %s: ", who->step, who->action);
-    text_add(&why, "%s", fail_text());
-    if (of_gpu) {
-        describe_allocations(state, &why);
-        memory_plan_advise(recipe, &why);
-    } else {
-        advise_of_host(recipe, &why);
-    }
-    status = fail(status, "%s", text_chars(&why));
-    text_free(&why);
-    return status;
+    struct memory_need need;
+    const bool has_pool = device_traits(run_device_options(run, 1).name)->has_memory_pool;
+    if (has_pool)
+        TRY(need_of(run, world->rank, &need));
+    return rank_create_for_training(run, world, has_pool ? &need : NULL, out);
 }
 
 /* Estimates as in 1910.02054, section 5, over all data ranks. */

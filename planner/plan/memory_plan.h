@@ -11,7 +11,7 @@
 
 #include "planner/tape/step_recorder.h"
 #include "planner/tape/tape.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/memory_need.h"
 
 struct memory_plan {
     struct memory_use use;
@@ -25,8 +25,10 @@ struct memory_plan {
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
 
-/* rank_create() for training. On a device with a memory pool the planned bytes are reserved first, so that a
- * shortage is reported before training starts, with this rank's parts and the keys that reduce them. */
+/* Plans the pools of a run on a device with a memory pool: *out is [world], for free(), with zeros for other
+ * ranks than `rank` (-1: all). NULL for another device. */
+MUST_USE enum status memory_plan_needs(const struct run *run, int rank, struct memory_need **out);
+/* rank_create_for_training() with a plan of this rank, for ranks that are created one by one. */
 MUST_USE enum status memory_plan_create_rank(const struct run *run, struct world *world,
                                              struct rank_state *out);
 
@@ -44,18 +46,6 @@ int64_t memory_plan_least_items(const struct recipe *recipe);
 MUST_USE enum status memory_plan_check_length(const struct recipe *recipe);
 /* NOT_SUPPORTED, with the keys that make a step too long for a tape. */
 enum status memory_plan_too_long(const struct recipe *recipe);
-
-/* Appends the keys that reduce the device memory of this recipe: "reduce it with
- * memory.recompute_granularity full, ...". */
-void memory_plan_advise(const struct recipe *recipe, struct text *out);
-
-/* Lists the parts, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". bytes: [PART_COUNT]. */
-void memory_plan_largest(const int64_t *bytes, struct text *out);
-
-/* Extends the reason of NO_DEVICE_MEMORY on an open device, or of NO_MEMORY in a run on a GPU: adds the step
- * and action, this rank's allocations, and the keys that reduce them. Returns `status` in all cases. */
-MUST_USE enum status memory_plan_explain(const struct recipe *recipe, const struct rank_state *state,
-                                         enum status status);
 
 /* Checks the memory that the ranks on this machine need for weights, gradients and moments before it is
  * allocated: Linux overcommits, and the OOM killer ends this process or another. */

@@ -231,7 +231,7 @@ void report_most(const struct rank_memory *ranks, int count, FILE *to)
     int most = 0;
     for (int i = 1; i < count; i++)
         most = ranks[i].bytes > ranks[most].bytes ? i : most;
-    memory_plan_largest(ranks[most].part_bytes, &largest);
+    memory_need_largest(ranks[most].part_bytes, &largest);
     fprintf(to, "memory of a rank: at most %s (rank %d): %s\n", bytes_text(ranks[most].bytes, number),
             ranks[most].rank, largest.chars);
     text_free(&largest);
@@ -323,20 +323,4 @@ enum status report_terms(const struct run *run, int rank, FILE *to)
         }
     memory_table_free(&table);
     return OK;
-}
-
-void report_resident(int ranks, int64_t allocated_bytes, FILE *to)
-{
-    struct rusage usage;
-    char resident[NUMBER_CHARS], allocated[NUMBER_CHARS];
-    if (getrusage(RUSAGE_SELF, &usage) != 0)
-        return;
-    // ru_maxrss is in KiB on Linux.
-    bytes_text((int64_t)usage.ru_maxrss * 1024, resident);
-    bytes_text(allocated_bytes, allocated);
-    if (ranks == 1)
-        fprintf(to, "peak memory: %s allocated by this rank, %s resident (process)\n", allocated, resident);
-    else
-        fprintf(to, "peak memory: %s allocated by %d ranks, %s resident (process)\n", allocated, ranks,
-                resident);
 }

@@ -30,5 +30,3 @@ enum { REPORT_RANGE_CHARS = 32 };
 void report_range(int first, int last, char out[REPORT_RANGE_CHARS]);
 /* Warns if memory.offload_activations has nothing to offload. */
 MUST_USE enum status report_offload(const struct run *run, FILE *to);
-/* Prints the peak resident size of the process next to the total peak allocation of its ranks. */
-void report_resident(int ranks, int64_t allocated_bytes, FILE *to);

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "planner/plan/step_plan.h"
-#include "planner/sweep/sweep_bound.h"
+#include "planner/schedule/sweep_bound.h"
 #include "planner/sweep/sweep_file.h"
 #include "planner/sweep/sweep_schedules.h"
 

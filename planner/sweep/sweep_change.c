@@ -2,6 +2,7 @@
 /* Suggests a change for a sweep without a planned layout: values that an axis does not have, nearest first.
  * For integers these are up to 64 times larger or smaller, by factors of two and then one by one; for other
  * keys, the words of a short list that the recipe accepts. */
+#include "planner/schedule/choose_schedule.h"
 #include "planner/sweep/sweep.h"
 
 #include <math.h>
@@ -112,7 +113,7 @@ static bool can_be_planned(struct sweep *sweep, const struct recipe_change *chan
     bool fits = false;
     if (sweep_load(sweep, changes, &recipe, &violation) != OK)
         return false;
-    if (run_create(recipe, false, &run) == OK && sweep_needed(sweep, &run, &layout) == OK &&
+    if (planned_run_create(recipe, &run) == OK && sweep_needed(sweep, &run, &layout) == OK &&
         layout.state == SWEEP_PLANNED) {
         struct step_plan plan;
         fits = step_plan_make(&run, sweep->profiles.profile, &plan) == OK;

@@ -3,6 +3,7 @@
  * placement. At the first visit the schedule is built, the memory is checked, and the schedule is simulated
  * with lower bounds of its actions; the layout returns to the heap with the refined bound, and is planned at
  * the second visit, until its step is certain to be longer than the best. */
+#include "planner/schedule/choose_schedule.h"
 #include "planner/sweep/sweep.h"
 
 #include <math.h>
@@ -150,7 +151,8 @@ static enum status visit_recipe(const struct search *s, const struct recipe *rec
     struct schedule *schedule = NULL;
     struct run run;
     TRY(sweep_schedule_of(&sweep->schedules, recipe, &schedule));
-    enum status status = run_create_with_schedule(recipe, schedule, &run);
+    enum status status = schedule != NULL ? run_create_with_schedule(recipe, schedule, false, &run)
+                                          : planned_run_create(recipe, &run);
     if (status == OK)
         status = is_refined ? plan(sweep, &run, limit_of(s), layout) : refine(sweep, &run, layout);
     run_destroy(&run);

@@ -3,6 +3,7 @@
 
 #include "layers/model.h"
 #include "layers/parameters/param.h"
+#include "planner/schedule/choose_schedule.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -163,7 +164,7 @@ static enum status plan_recipe(struct table_row *row, const struct recipe *recip
             "gpu_type %.60s is not the %s of cluster profile %s; use a profile of that GPU, or correct "
             "the column",
             row->row->cell[PUBLISHED_GPU_TYPE], cache->profile->device.name, recipe->cluster.profile);
-    TRY(run_create(recipe, false, &run));
+    TRY(planned_run_create(recipe, &run));
     enum status status = step_plan_make(&run, cache->profile, &plan);
     if (status == OK) {
         struct text basis = {0};

@@ -6,8 +6,8 @@
  * One line "logits" for each of the last ROWS positions, then one line "greedy" with GREEDY ids. Past the
  * context, each id follows the last seq_length ids. */
 #include "base/text.h"
+#include "kernels/host_floats.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/engine/host_floats.h"
 
 #include <stdlib.h>
 #include <string.h>

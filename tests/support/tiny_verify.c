@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/tiny_verify.h"
 
+#include "planner/schedule/choose_schedule.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -47,10 +49,17 @@ enum status tiny_verify(const struct tiny *tiny, const struct comparison *compar
     enum status status = tiny_recipe(tiny, comparison->family, common, comparison->layout, 0, &layout);
     if (status == OK)
         status = tiny_recipe(tiny, comparison->family, common, one_rank, 0, &one);
-    options.layout = layout;
-    options.one_rank = one;
+    struct planned_run planned[2] = {{.needs = NULL}};
+    if (status == OK)
+        status = planned_run_make(layout, -1, &planned[0]);
+    if (status == OK)
+        status = planned_run_make(one, -1, &planned[1]);
+    options.layout = (struct verify_side){layout, planned[0].run.schedule, planned[0].needs};
+    options.one_rank = (struct verify_side){one, planned[1].run.schedule, planned[1].needs};
     if (status == OK)
         status = verify(&options, report);
+    planned_run_free(&planned[0]);
+    planned_run_free(&planned[1]);
     recipe_destroy(layout);
     recipe_destroy(one);
     return status;

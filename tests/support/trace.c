@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/trace.h"
 
+#include "kernels/host_floats.h"
 #include "planner/plan/memory_plan.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/engine/host_floats.h"
 
 #include <stdlib.h>
 #include <string.h>

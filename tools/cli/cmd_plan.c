@@ -6,6 +6,7 @@
 #include "parallel/comm.h"
 #include "planner/draw/plan_draw.h"
 #include "planner/plan/memory_plan.h"
+#include "planner/schedule/choose_schedule.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
 
@@ -191,7 +192,7 @@ int plan_recipe(const struct recipe *recipe, const struct advice_source *source,
     if (status == OK)
         status = memory_plan_check_length(recipe); // a schedule of this length takes time and memory, too
     if (status == OK)
-        status = run_create(recipe, false, &run);
+        status = planned_run_create(recipe, &run);
     if (status == OK) {
         status = make_and_print(&run, profile, source, options, &fits);
         run_destroy(&run);

@@ -5,12 +5,15 @@
 #include "tools/cli/cmd_plan.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/restart/restart.h"
+#include "tools/cli/train_plan.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/engine/stop.h"
 #include "trainer/recipe/recipe_table.h"
+#include "trainer/run/run_dir.h"
 #include "trainer/run/train.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -101,30 +104,49 @@ static int find_copy(int argc, char **argv, struct text out[PRETRAINED_TOKENIZER
     return count;
 }
 
+/* Plans a run that trains; a signal meanwhile reports the checkpoint to resume from. Ignores SIGPIPE: a
+ * closed stdout (train | head) must not abort training. Writes then fail as on a full disk, which the exit
+ * status reports. */
+static void make_plan(const struct recipe *recipe, const struct advice_source *source,
+                      const struct launcher *launcher, struct stop *stop, struct train_plan *plan)
+{
+    struct run_dir folder = {.newest = -1};
+    signal(SIGPIPE, SIG_IGN);
+    if (run_dir_check(recipe, &folder) == OK) // else train() reports it
+        stop_set_checkpoint(stop, text_chars(&folder.from));
+    train_plan_make(recipe, source, launcher, plan);
+    run_dir_free(&folder);
+}
+
 static int train_with(int argc, char **argv, bool supervised)
 {
     struct recipe *recipe = NULL;
-    struct chosen chosen;
+    struct chosen chosen = {.overrides = {.count = 0}};
     struct stop *stop = NULL;
-    struct launcher launcher;
-    bool is_rank_zero = launcher_find(&launcher) != OK || launcher.rank <= 0;
+    struct launcher launcher = {.rank = -1};
+    struct train_plan plan = {.plan = {.status = OK}};
+    const bool found = launcher_find(&launcher) == OK, is_rank_zero = !found || launcher.rank <= 0;
     if (stop_create(NULL, NULL, is_rank_zero, &stop) != OK)
         return exit_status(NO_MEMORY);
     const struct recipe_request request = {.alone = false};
     int size = 0, status = recipe_argument_choose(argc, argv, &request, &recipe, &chosen, &size);
-    stop_destroy(stop);
-    if (status != 0)
-        return status;
+    const bool trains = status == 0 && device_traits(recipe->cluster.device)->computes;
     const struct advice_source source = {.path = argv[1],
                                          .overrides = (const char *const *)chosen.overrides.list,
                                          .override_count = chosen.overrides.count,
                                          .world_size = launcher.size};
-    if (is_rank_zero && !supervised)
+    if (status == 0 && is_rank_zero && !supervised)
         warn_of_elastic(recipe);
-    if (device_traits(recipe->cluster.device)->computes)
-        status = exit_status_of_world(train(recipe, &source, size));
+    if (trains)
+        make_plan(recipe, &source, &launcher, stop, &plan);
+    stop_destroy(stop);
+    if (status != 0)
+        return status;
+    if (trains)
+        status = exit_status_of_world(train(recipe, &plan.plan, size));
     else if (is_rank_zero) // a device that does not compute plans
         status = plan_recipe(recipe, &source, &(struct plan_options){.terms = true});
+    train_plan_free(&plan);
     recipe_destroy(recipe);
     chosen_free(&chosen);
     return status;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/commands.h"
 
+#include "planner/schedule/choose_schedule.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/recipe/recipe_table.h"
@@ -51,10 +52,30 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return OK;
 }
 
+/* Plans both runs, and verifies. */
+static enum status plan_and_verify(struct verify_options *options, struct verify_report *report)
+{
+    struct verify_side *const sides[] = {&options->layout, &options->one_rank};
+    struct planned_run planned[2] = {{.needs = NULL}};
+    enum status status = OK;
+    for (int i = 0; i < 2 && status == OK; i++) {
+        status = planned_run_make(sides[i]->recipe, -1, &planned[i]);
+        sides[i]->schedule = planned[i].run.schedule;
+        sides[i]->needs = planned[i].needs;
+    }
+    if (status == OK)
+        status = verify(options, report);
+    planned_run_free(&planned[0]);
+    planned_run_free(&planned[1]);
+    return status;
+}
+
 static int run(struct arguments *arguments, const struct recipe *layout, const struct recipe *one_rank)
 {
-    struct verify_options options = {
-        .layout = layout, .one_rank = one_rank, .steps = (int)arguments->steps, .progress = stdout};
+    struct verify_options options = {.layout = {.recipe = layout},
+                                     .one_rank = {.recipe = one_rank},
+                                     .steps = (int)arguments->steps,
+                                     .progress = stdout};
     struct verify_report report = {0};
     if (!device_traits(layout->cluster.device)->computes)
         return exit_status(fail(BAD_RECIPE,
@@ -76,7 +97,7 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
     if (layout->origin[recipe_row_index("train.train_iters")].kind == FROM_COMMAND_LINE)
         print_line(stderr, "warning: command line: train.train_iters has no effect on verify; set --steps N");
     printf("%s: %d ranks against %d, %d steps\n", layout->name, recipe_world_size(layout), tp, options.steps);
-    int status = exit_status(verify(&options, &report));
+    int status = exit_status(plan_and_verify(&options, &report));
     if (status == 0) {
         verify_print(&report, arguments->all, stdout);
         verify_print_hints(layout, one_rank, options.steps, stdout);

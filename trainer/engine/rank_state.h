@@ -61,11 +61,16 @@ struct run {
     struct tracing tracing; // CUBOID_TRACE
 };
 
-/* Opens the data and builds the schedule. Reports all errors before any rank starts. */
+/* Opens the data and builds the schedule. Reports all errors before any rank starts. With
+ * pipeline.auto_times=plan, the schedule is searched as with `given`; that of a plan is built by
+ * planned_run_create() (planner/schedule/). */
 MUST_USE enum status run_create(const struct recipe *recipe, bool with_data, struct run *out);
-/* The same without data, with a schedule of this recipe that outlives the run; NULL: builds one. */
+/* The same with a schedule of this recipe that outlives the run; NULL: builds one. */
 MUST_USE enum status run_create_with_schedule(const struct recipe *recipe, struct schedule *schedule,
-                                              struct run *out);
+                                              bool with_data, struct run *out);
+/* Without data and schedule: the caller sets run->schedule, of pipeline_parallel_size * virtual_stages
+ * stages, which then belongs to the run. */
+MUST_USE enum status run_create_unscheduled(const struct recipe *recipe, struct run *out);
 void run_destroy(struct run *run);
 
 /* The stage that contains a layer, numbered as in struct param. */
@@ -144,7 +149,7 @@ struct rank_options {
     size_t pool_bytes; // of device memory to reserve first, on a device with a memory pool; 0: none
 };
 
-/* Creates a rank. A run that trains on GPUs uses memory_plan_create_rank() (planner/plan/memory_plan.h). */
+/* Creates a rank; for training on any device see memory_need.h. */
 MUST_USE enum status rank_create(const struct run *run, struct world *world,
                                  const struct rank_options *options, struct rank_state *out);
 void rank_destroy(struct rank_state *state);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/snapshot.h"
 
-#include "trainer/engine/host_floats.h"
+#include "kernels/host_floats.h"
 
 #include <stdlib.h>
 #include <string.h>

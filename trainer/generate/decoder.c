@@ -2,7 +2,7 @@
 #include "trainer/generate/decoder.h"
 
 #include "base/memory.h"
-#include "trainer/engine/host_floats.h"
+#include "kernels/host_floats.h"
 
 #include <stdlib.h>
 #include <string.h>

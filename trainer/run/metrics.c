@@ -108,8 +108,8 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     }
     if (r->has_valid)
         add_number(&line, "valid_loss", r->valid_loss);
-    if (m->config.plan.step_s > 0.0)
-        add_number(&line, "predicted_step_time_s", m->config.plan.step_s);
+    if (m->config.predicted.step_s > 0.0)
+        add_number(&line, "predicted_step_time_s", m->config.predicted.step_s);
     text_add(&line, "}\n");
     enum status status = metrics_file_append(m->file, &line);
     text_free(&line);
@@ -283,7 +283,7 @@ void metrics_summary(struct metrics *m, const char *why)
     for (int i = 0; i < 2; i++)
         measured.wait_s[i] = later > 0 ? m->wait_s[i] / (double)later : NAN;
     memcpy(measured.part_peak_bytes, m->last.ranks.peak_bytes, sizeof measured.part_peak_bytes);
-    run_plan_compare(&m->config.plan, &measured, stdout);
+    run_plan_compare(&m->config.predicted, &measured, stdout);
     printf("metrics: %s\n", metrics_file_path(m->file));
     fflush(stdout);
 }

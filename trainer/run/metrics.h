@@ -33,7 +33,7 @@ struct metrics_config {
     int64_t first_step;
     double flops_per_token;
     int world;
-    struct run_plan plan;
+    struct run_prediction predicted;
     bool launched;     // by mpirun or srun: no progress line
     bool continues;    // resumes the run of this folder from its own checkpoint
     int64_t best_step; // of the checkpoint with the lowest validation loss; -1: none

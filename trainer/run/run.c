@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* State shared by all ranks of the process. */
 #include "base/memory.h"
-#include "planner/choose/choose_schedule.h"
 #include "schedules/csv/csv.h"
 #include "schedules/simulate.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
@@ -133,12 +132,6 @@ static enum status build_schedule(const struct recipe *recipe, struct schedule *
     return schedule_build(&options, out);
 }
 
-static bool is_planned(const struct recipe *recipe)
-{
-    return recipe->pipeline.schedule_file == NULL && strcmp(recipe->pipeline.schedule, "auto") == 0 &&
-           recipe->pipeline.search.times == TIMES_PLAN;
-}
-
 static enum status table_of_layers(const struct recipe *recipe, int stages, int **out)
 {
     *out = memory_zeroed((size_t)stages, sizeof **out, "the table of stages");
@@ -166,47 +159,59 @@ int run_rank_of_layer(const struct run *run, int layer)
     return schedule_rank(run->schedule, run_stage_of_layer(run, layer), 0);
 }
 
-static enum status create(const struct recipe *recipe, bool with_data, struct run *out)
+static enum status create_mesh(const struct recipe *recipe, struct run *out)
 {
     const struct recipe_parallel *parallel = &recipe->parallel;
-    TRY(tracing_parse(getenv("CUBOID_TRACE"), getenv("CUBOID_TRACE_FILE"), &out->tracing));
-    struct degrees degrees = {
+    const struct degrees degrees = {
         .tp = parallel->tensor_parallel_size,
         .cp = parallel->context_parallel_size,
         .ep = parallel->expert_parallel_size,
         .dp = parallel->data_parallel_size,
         .pp = parallel->pipeline_parallel_size,
     };
-    TRY(mesh_create(degrees, parallel->rank_order, &out->mesh));
-    if (out->has_callers_schedule) {
-        TRY(table_of_layers(recipe, out->schedule->stages, &out->stage_first_layer));
-    } else if (is_planned(recipe)) {
-        const int stages = parallel->pipeline_parallel_size * recipe->pipeline.virtual_stages;
-        TRY(table_of_layers(recipe, stages, &out->stage_first_layer));
-        TRY(choose_schedule(out));
-    } else {
+    TRY(tracing_parse(getenv("CUBOID_TRACE"), getenv("CUBOID_TRACE_FILE"), &out->tracing));
+    return mesh_create(degrees, parallel->rank_order, &out->mesh);
+}
+
+static enum status create(const struct recipe *recipe, bool with_data, struct run *out)
+{
+    TRY(create_mesh(recipe, out));
+    if (!out->has_callers_schedule)
         TRY(build_schedule(recipe, &out->schedule));
-        TRY(table_of_layers(recipe, out->schedule->stages, &out->stage_first_layer));
-    }
+    TRY(table_of_layers(recipe, out->schedule->stages, &out->stage_first_layer));
     return with_data ? open_data(recipe, &out->data) : OK;
+}
+
+static enum status create_unscheduled(const struct recipe *recipe, struct run *out)
+{
+    const int stages = recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
+    TRY(create_mesh(recipe, out));
+    return table_of_layers(recipe, stages, &out->stage_first_layer);
+}
+
+static enum status destroy_unless(enum status status, struct run *run)
+{
+    if (status != OK)
+        run_destroy(run);
+    return status;
 }
 
 enum status run_create(const struct recipe *recipe, bool with_data, struct run *out)
 {
-    *out = (struct run){.recipe = recipe};
-    const enum status status = create(recipe, with_data, out);
-    if (status != OK)
-        run_destroy(out);
-    return status;
+    return run_create_with_schedule(recipe, NULL, with_data, out);
 }
 
-enum status run_create_with_schedule(const struct recipe *recipe, struct schedule *schedule, struct run *out)
+enum status run_create_with_schedule(const struct recipe *recipe, struct schedule *schedule, bool with_data,
+                                     struct run *out)
 {
     *out = (struct run){.recipe = recipe, .schedule = schedule, .has_callers_schedule = schedule != NULL};
-    const enum status status = create(recipe, false, out);
-    if (status != OK)
-        run_destroy(out);
-    return status;
+    return destroy_unless(create(recipe, with_data, out), out);
+}
+
+enum status run_create_unscheduled(const struct recipe *recipe, struct run *out)
+{
+    *out = (struct run){.recipe = recipe};
+    return destroy_unless(create_unscheduled(recipe, out), out);
 }
 
 void run_destroy(struct run *run)

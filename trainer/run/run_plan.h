@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The plan of a run with cluster.profile: made before the first step, stored as plan.json in the run
- * directory, and compared with what was measured at the end. */
+/* What a plan knows of a run, as plain numbers: made by tools/cli, passed to train(), and compared with what
+ * was measured at the end. */
 #pragma once
 
-#include "planner/advice/advice.h"
+#include "trainer/engine/memory_need.h"
 
 /* The predictions; zeros without a profile. */
-struct run_plan {
+struct run_prediction {
     double step_s;
     double bubble_fraction;
     double wait_s[2]; // minimum and maximum over ranks: bubble and exposed messages
@@ -15,12 +15,16 @@ struct run_plan {
     double error_fraction;          // of the profile's fit; 0: unknown
 };
 
-/* Plans the run and writes plan.json. Without a plan, and with a warning, if the profile is for another kind
- * of device than cluster.device, or if the step is too long to be predicted. BAD_RECIPE, with changes that
- * would help, if the run needs more memory than the profile's device has. source: what the recipe was loaded
- * from. */
-MUST_USE enum status run_plan_make(const struct run *run, const struct advice_source *source,
-                                   struct run_plan *out);
+/* All zeros: no plan. */
+struct run_plan {
+    enum status status;              // not OK: the plan failed, which train() reports on every rank ...
+    const char *why;                 // ... for this reason
+    struct schedule *schedule;       // of pipeline.auto_times=plan; NULL: the run builds its own
+    const struct memory_need *needs; // [world], of the ranks of this process; NULL: no pool is reserved
+    struct run_prediction predicted;
+    const char *json;   // plan.json of the run directory; NULL: none
+    const char *report; // layout and memory, printed before the first step; NULL: none
+};
 
 /* Measurements of a run. */
 struct run_measured {
@@ -32,5 +36,8 @@ struct run_measured {
     int64_t part_peak_bytes[PART_COUNT]; // maximum over ranks, per part
 };
 
-/* Prints predicted next to measured values; nothing without a plan or a measured step. */
-void run_plan_compare(const struct run_plan *plan, const struct run_measured *measured, FILE *to);
+/* Writes plan.json, if the plan has one. IO_ERROR. */
+MUST_USE enum status run_plan_write(const struct run_plan *plan, const char *run_dir);
+
+/* Prints predicted next to measured values; nothing without a prediction or a measured step. */
+void run_plan_compare(const struct run_prediction *predicted, const struct run_measured *measured, FILE *to);

@@ -5,9 +5,6 @@
 #include "base/clock.h"
 #include "base/machine.h"
 #include "layers/model.h"
-#include "planner/plan/dry_run.h"
-#include "planner/plan/memory_plan.h"
-#include "planner/plan/report.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_best.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
@@ -25,7 +22,6 @@
 #include "trainer/run/timeline_write.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +138,7 @@ static enum status begin(struct session *s)
         .first_step = s->rank_state.step + 1,
         .flops_per_token = model_flops_per_token(&recipe->model),
         .world = s->rank_state.world->size,
-        .plan = *s->plan,
+        .predicted = s->plan->predicted,
         .launched = launcher.size > 0,
         .continues = own || s->folder->newest >= 0,
         .best_step = best.step,
@@ -370,8 +366,7 @@ struct training {
     enum status status;
     struct text why;
     struct run_dir folder;
-    const struct advice_source *source;
-    struct run_plan plan;         // of rank 0's process
+    const struct run_plan *plan;
     atomic_int ranks;             // number of ranks that completed successfully
     atomic_llong allocated_bytes; // maximum over these ranks
     struct monitor *monitor;      // NULL: disabled
@@ -392,7 +387,9 @@ static enum status connect_monitors(struct rank_state *w, struct monitor *monito
 
 static enum status run_rank(struct session *session, const struct training *training, struct world *world)
 {
-    TRY(memory_plan_create_rank(&training->run, world, &session->rank_state));
+    const struct memory_need *needs = training->plan->needs;
+    TRY(rank_create_for_training(&training->run, world, needs != NULL ? &needs[world->rank] : NULL,
+                                 &session->rank_state));
     TRY(checkpoint_reserve(&session->rank_state));
     if (training->launched)
         TRY(connect_monitors(&session->rank_state, training->monitor));
@@ -407,7 +404,7 @@ static enum status rank_main(struct world *world, void *argument)
 {
     struct training *training = argument;
     struct session session = {
-        .folder = &training->folder, .plan = &training->plan, .monitor = training->monitor};
+        .folder = &training->folder, .plan = training->plan, .monitor = training->monitor};
     if (training->status != OK)
         return fail(training->status, "%s", text_chars(&training->why));
     if (!training->entered)
@@ -416,7 +413,7 @@ static enum status rank_main(struct world *world, void *argument)
     rank_context_set_action("start");
     enum status status = run_rank(&session, training, world);
     monitor_leave(training->monitor);
-    status = memory_plan_explain(training->run.recipe, &session.rank_state, status);
+    status = memory_need_explain(training->run.recipe, &session.rank_state, status);
     // After a failure, peers may still use memory shared by this rank; the process ends now.
     if (status != OK && status != STOPPED)
         return status;
@@ -490,13 +487,6 @@ static enum status run_world(struct training *training, const struct recipe *rec
     return status;
 }
 
-/* Ignores SIGPIPE: a closed stdout (train | head) must not abort training. Writes then fail as on a full
- * disk, which the exit status reports. */
-static void ignore_sigpipe(void)
-{
-    signal(SIGPIPE, SIG_IGN);
-}
-
 static enum status lock_checkpoints(const struct recipe *recipe, struct run *run)
 {
     const struct checkpoint_lock_options options = {
@@ -507,16 +497,13 @@ static enum status lock_checkpoints(const struct recipe *recipe, struct run *run
 }
 
 /* All preparation before ranks start. *folder: the lock of the run directory. */
-static enum status prepare(struct training *training, const struct recipe *recipe, struct stop *stop,
-                           int *folder)
+static enum status prepare(struct training *training, const struct recipe *recipe, bool first,
+                           struct stop *stop, int *folder)
 {
-    struct launcher launcher;
-    TRY(launcher_find(&launcher));
-    bool first = launcher.rank <= 0;
-    // With several machines the assignment of ranks to machines is unknown.
-    if (launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size)
-        TRY(memory_plan_check_host(recipe));
-    TRY(run_create(recipe, true, &training->run));
+    const struct run_plan *plan = training->plan;
+    if (plan->status != OK)
+        return fail(plan->status, "%s", plan->why);
+    TRY(run_create_with_schedule(recipe, plan->schedule, true, &training->run));
     training->run.stop = stop;
     TRY(run_dir_check(recipe, &training->folder));
     stop_set_checkpoint(stop, text_chars(&training->folder.from));
@@ -525,22 +512,37 @@ static enum status prepare(struct training *training, const struct recipe *recip
     TRY(run_dir_claim(recipe, folder));
     TRY(lock_checkpoints(recipe, &training->run));
     TRY(run_files_collect(&training->run, training->folder.continues ? training->folder.newest : -1));
-    report_layout(&training->run, stdout);
-    report_stages(&training->run, false, stdout);
-    TRY(report_offload(&training->run, stderr));
-    TRY(run_plan_make(&training->run, training->source, &training->plan));
-    // Between GPUs the transport also allocates memory, which the formula does not include.
-    return device_traits(recipe->cluster.device)->has_memory_pool ? dry_run_table(&training->run, stdout)
-                                                                  : report_formula(&training->run, stdout);
+    TRY(run_plan_write(plan, recipe->logging.run_dir));
+    if (plan->report != NULL)
+        fputs(plan->report, stdout);
+    fflush(stdout);
+    return OK;
 }
 
-static enum status train_until_stopped(const struct recipe *recipe, const struct advice_source *source,
-                                       int size, const struct launcher *launcher, struct stop *stop)
+/* Prints the peak resident size of the process next to the total peak allocation of its ranks. */
+static void report_resident(int ranks, int64_t allocated_bytes, FILE *to)
 {
-    struct training training = {.source = source};
+    struct rusage usage;
+    char resident[NUMBER_CHARS], allocated[NUMBER_CHARS];
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return;
+    // ru_maxrss is in KiB on Linux.
+    bytes_text((int64_t)usage.ru_maxrss * 1024, resident);
+    bytes_text(allocated_bytes, allocated);
+    if (ranks == 1)
+        fprintf(to, "peak memory: %s allocated by this rank, %s resident (process)\n", allocated, resident);
+    else
+        fprintf(to, "peak memory: %s allocated by %d ranks, %s resident (process)\n", allocated, ranks,
+                resident);
+}
+
+static enum status train_until_stopped(const struct recipe *recipe, const struct run_plan *plan, int size,
+                                       const struct launcher *launcher, struct stop *stop)
+{
+    struct training training = {.plan = plan};
     int folder = -1;
     bool first = launcher->rank <= 0;
-    enum status status = training.status = prepare(&training, recipe, stop, &folder);
+    enum status status = training.status = prepare(&training, recipe, first, stop, &folder);
     if (status != OK)
         text_add(&training.why, "%s", fail_text());
     if (status == OK || launcher->size > 1)
@@ -556,15 +558,15 @@ static enum status train_until_stopped(const struct recipe *recipe, const struct
     return status;
 }
 
-enum status train(const struct recipe *recipe, const struct advice_source *source, int size)
+enum status train(const struct recipe *recipe, const struct run_plan *plan, int size)
 {
+    static const struct run_plan no_plan = {.status = OK};
     struct launcher launcher = {.rank = -1};
     struct stop *stop = NULL;
     TRY(launcher_find(&launcher));
     TRY(stop_create(&recipe->resilience.exit_signal, &recipe->resilience.save_signal, launcher.rank <= 0,
                     &stop));
-    ignore_sigpipe();
-    enum status status = train_until_stopped(recipe, source, size, &launcher, stop);
+    enum status status = train_until_stopped(recipe, plan != NULL ? plan : &no_plan, size, &launcher, stop);
     stop_destroy(stop);
     return status;
 }

@@ -393,10 +393,10 @@ static enum status run_perturbed(const struct verify_options *options, struct ru
 {
     runs->perturbed.skipped = false;
     for (int draw = 1; draw <= PERTURBED_RUNS && !runs->perturbed.skipped; draw++) {
-        if (!is_perturbed(options->one_rank))
+        if (!is_perturbed(options->one_rank.recipe))
             return OK;
         runs->perturbed.draw = draw;
-        TRY(verify_run(options->one_rank, (struct hooks){0}, &runs->perturbed));
+        TRY(verify_run(&options->one_rank, (struct hooks){0}, &runs->perturbed));
         if (!runs->perturbed.skipped)
             response_add(response, runs->one.end, runs->perturbed.end, draw == 1);
     }
@@ -407,13 +407,13 @@ static enum status run_perturbed(const struct verify_options *options, struct ru
 static enum status run_all(const struct verify_options *options, struct runs *runs, struct response *response,
                            double *scale)
 {
-    const struct recipe_precision *precision = &options->one_rank->precision;
+    const struct recipe_precision *precision = &options->one_rank.recipe->precision;
     struct verify_run *one = &runs->one, *layout = &runs->layout;
     for (;; *scale = fmax(*scale * 0.5, precision->min_loss_scale)) {
         one->loss_scale = layout->loss_scale = runs->perturbed.loss_scale = *scale;
-        TRY(verify_run(options->one_rank, (struct hooks){0}, one));
+        TRY(verify_run(&options->one_rank, (struct hooks){0}, one));
         if (!one->skipped)
-            TRY(verify_run(options->layout, options->injected, layout));
+            TRY(verify_run(&options->layout, options->injected, layout));
         if (!one->skipped && !layout->skipped)
             TRY(run_perturbed(options, runs, response));
         if (!one->skipped && !layout->skipped && !runs->perturbed.skipped)
@@ -431,7 +431,7 @@ static enum status run_all(const struct verify_options *options, struct runs *ru
 static void print_progress(const struct verify_options *options, int step, const struct snapshot *layout,
                            const struct snapshot *one)
 {
-    const char *reference = recipe_world_size(options->one_rank) > 1 ? "one replica" : "one rank";
+    const char *reference = recipe_world_size(options->one_rank.recipe) > 1 ? "one replica" : "one rank";
     fprintf(options->progress, "step %d/%d  loss %.9g (%s %.9g)  gradient norm %.9g (%s %.9g)\n", step,
             options->steps, layout->loss, reference, one->loss, layout->grad_norm, reference, one->grad_norm);
 }
@@ -439,7 +439,7 @@ static void print_progress(const struct verify_options *options, int step, const
 static enum status verify_steps(const struct verify_options *options, const struct params *params,
                                 struct copies *copies, struct verify_report *out)
 {
-    double scale = first_scale(options->one_rank);
+    double scale = first_scale(options->one_rank.recipe);
     for (int s = 0; s < options->steps; s++) {
         struct runs runs = {
             .one = {.steps_done = s, .begin = s > 0 ? &copies->begin : NULL, .end = &copies->one},
@@ -452,7 +452,7 @@ static enum status verify_steps(const struct verify_options *options, const stru
         if (s == 0)
             compare_initial(params, &copies->begin, &copies->initial, out);
         struct comparison comparison = {
-            options->one_rank,
+            options->one_rank.recipe,
             params,
             &copies->begin,
             &copies->one,
@@ -476,7 +476,7 @@ enum status verify(const struct verify_options *options, struct verify_report *o
     struct params params = {0};
     struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     struct copies copies = {0};
-    enum status status = params_declare(&options->layout->model, &one_each, false, &params);
+    enum status status = params_declare(&options->layout.recipe->model, &one_each, false, &params);
     if (status == OK)
         status = report_create(&params, options->steps, out);
     struct snapshot *all[] = {&copies.begin, &copies.one, &copies.layout, &copies.initial, &copies.perturbed};

@@ -9,7 +9,7 @@
  * the scale. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/memory_need.h"
 
 #include <stdio.h>
 
@@ -57,11 +57,19 @@ struct verify_report {
     int unbounded;  // of these: not finite, or bitwise comparisons
 };
 
+/* One of the runs that are compared, and what a plan of it gives: the schedule of pipeline.auto_times=plan
+ * (NULL: the run builds its own), and on a GPU the needs of its ranks (NULL: no pool is reserved). */
+struct verify_side {
+    const struct recipe *recipe;
+    struct schedule *schedule;
+    const struct memory_need *needs; // [ranks]
+};
+
 /* one_rank: the same recipe with all degrees 1; all degrees except tp if a low-precision format has no bound
  * between different tp. injected: the fault injected into the layout's run; {0} for a real verification.
  * progress: destination of a line per step, or NULL. */
 struct verify_options {
-    const struct recipe *layout, *one_rank;
+    struct verify_side layout, one_rank;
     int steps;
     struct hooks injected;
     FILE *progress;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/verify_run.h"
 
-#include "planner/plan/memory_plan.h"
 #include "trainer/verify/bound.h"
 #include "trainer/verify/perturb.h"
 
@@ -10,6 +9,7 @@
 /* Shared by the ranks of one run. */
 struct shared_run {
     struct run run;
+    const struct memory_need *needs; // [ranks], or NULL
     struct verify_run *step;
     struct perturbation *perturbations; // [ranks], or NULL
 };
@@ -56,7 +56,8 @@ static enum status one_step(struct shared_run *shared, struct world *world, stru
 {
     struct verify_run *step = shared->step;
     struct step_result result;
-    TRY(memory_plan_create_rank(&shared->run, world, state));
+    TRY(rank_create_for_training(&shared->run, world,
+                                 shared->needs != NULL ? &shared->needs[world->rank] : NULL, state));
     if (step->initial != NULL)
         TRY(snapshot_gather(step->initial, state, SNAPSHOT_WEIGHT));
     if (step->begin != NULL)
@@ -84,19 +85,20 @@ static enum status run_rank(struct world *world, void *argument)
 {
     struct shared_run *shared = argument;
     struct rank_state state = {0};
-    return memory_plan_explain(shared->run.recipe, &state, one_step(shared, world, &state));
+    return memory_need_explain(shared->run.recipe, &state, one_step(shared, world, &state));
 }
 
-enum status verify_run(const struct recipe *recipe, struct hooks hooks, struct verify_run *step)
+enum status verify_run(const struct verify_side *side, struct hooks hooks, struct verify_run *step)
 {
-    struct shared_run shared = {.step = step};
+    const struct recipe *recipe = side->recipe;
+    struct shared_run shared = {.needs = side->needs, .step = step};
     int ranks = recipe_world_size(recipe);
     if (step->draw > 0) {
         shared.perturbations = calloc((size_t)ranks, sizeof *shared.perturbations);
         if (shared.perturbations == NULL)
             return fail(NO_MEMORY, "no memory to perturb %d ranks", ranks);
     }
-    enum status status = run_create(recipe, true, &shared.run);
+    enum status status = run_create_with_schedule(recipe, side->schedule, true, &shared.run);
     shared.run.hooks = hooks;
     if (step->begin != NULL && step->initial == NULL && hooks.on_params_declared == NULL)
         shared.run.hooks.on_params_declared = skip_initialization;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "trainer/engine/snapshot.h"
+#include "trainer/verify/verify.h"
 
 struct verify_run {
     int64_t steps_done;           // before this step
@@ -16,4 +17,4 @@ struct verify_run {
                        // otherwise it has gradients and the loss
 };
 
-MUST_USE enum status verify_run(const struct recipe *recipe, struct hooks hooks, struct verify_run *step);
+MUST_USE enum status verify_run(const struct verify_side *side, struct hooks hooks, struct verify_run *step);

@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "parallel/group.h"
 #include "planner/plan/step_plan.h"
+#include "planner/schedule/choose_schedule.h"
 #include "tools/cli/doctor/doctor_time.h"
 #include "tools/cli/submit/submit.h"
 #include "trainer/files/checksum.h"
@@ -290,7 +291,7 @@ static enum status find_needs(struct node *node)
         ranks = recipe_world_size(recipe);
     const int shared = recipe->cluster.ranks_per_gpu;
     node->devices = is_gpu ? (ranks + shared - 1) / shared : 1;
-    enum status status = run_create(recipe, false, &run);
+    enum status status = planned_run_create(recipe, &run);
     if (status == OK)
         status = step_plan_formula_bytes(&run, &bytes);
     run_destroy(&run);

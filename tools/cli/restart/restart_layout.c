@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/plan/step_plan.h"
+#include "planner/schedule/choose_schedule.h"
 #include "tools/cli/restart/restart.h"
 
 #include <stdlib.h>
@@ -57,7 +58,7 @@ static enum status check_fit(const struct recipe *recipe)
     if (recipe->cluster.profile == NULL)
         return OK;
     TRY(step_plan_profile(recipe, &profile));
-    enum status status = run_create(recipe, false, &run);
+    enum status status = planned_run_create(recipe, &run);
     if (status == OK)
         status = step_plan_make(&run, profile, &plan);
     if (status == OK) {

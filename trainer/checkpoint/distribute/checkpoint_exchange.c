@@ -3,12 +3,12 @@
  * reports the first error at the end. */
 #include "trainer/checkpoint/distribute/checkpoint_exchange.h"
 
+#include "kernels/host_floats.h"
 #include "trainer/checkpoint/distribute/checkpoint_fetch.h"
 #include "trainer/checkpoint/distribute/checkpoint_note.h"
 #include "trainer/checkpoint/distribute/checkpoint_readers.h"
 #include "trainer/checkpoint/distribute/checkpoint_staging.h"
 #include "trainer/engine/agree.h"
-#include "trainer/engine/host_floats.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/sweep/sweep_unit.h"
+#include "planner/schedule/sweep_unit.h"
 
 #include "planner/memory/memory_formula.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/choose/choose_named.h"
+#include "planner/schedule/choose_schedule.h"
 
 #include "planner/plan/step_plan.h"
-#include "planner/sweep/sweep_bound.h"
-#include "planner/sweep/sweep_unit.h"
+#include "planner/schedule/sweep_bound.h"
+#include "planner/schedule/sweep_unit.h"
 
 #include <math.h>
 #include <stdlib.h>

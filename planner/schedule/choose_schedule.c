@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/choose/choose_schedule.h"
+#include "planner/schedule/choose_schedule.h"
 
-#include "planner/choose/choose_named.h"
 #include "planner/memory/memory_formula.h"
 #include "planner/plan/step_plan.h"
-#include "planner/sweep/sweep_unit.h"
+#include "planner/schedule/sweep_unit.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct choosing {
     struct run *run;
@@ -156,7 +156,7 @@ static enum status try_equal_stages(struct choosing *c, int stages, double limit
     return status;
 }
 
-enum status choose_schedule(struct run *run)
+static enum status choose_schedule(struct run *run)
 {
     const struct recipe *recipe = run->recipe;
     const int stages = recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
@@ -178,4 +178,38 @@ enum status choose_schedule(struct run *run)
     free(c.stages);
     profile_destroy(profile);
     return status;
+}
+
+static bool is_planned(const struct recipe *recipe)
+{
+    return recipe->pipeline.schedule_file == NULL && strcmp(recipe->pipeline.schedule, "auto") == 0 &&
+           recipe->pipeline.search.times == TIMES_PLAN;
+}
+
+enum status planned_run_create(const struct recipe *recipe, struct run *out)
+{
+    if (!is_planned(recipe))
+        return run_create(recipe, false, out);
+    TRY(run_create_unscheduled(recipe, out));
+    const enum status status = choose_schedule(out);
+    if (status != OK)
+        run_destroy(out);
+    return status;
+}
+
+enum status planned_run_make(const struct recipe *recipe, int rank, struct planned_run *out)
+{
+    *out = (struct planned_run){.needs = NULL};
+    TRY(planned_run_create(recipe, &out->run));
+    const enum status status = memory_plan_needs(&out->run, rank, &out->needs);
+    if (status != OK)
+        planned_run_free(out);
+    return status;
+}
+
+void planned_run_free(struct planned_run *planned)
+{
+    run_destroy(&planned->run);
+    free(planned->needs);
+    *planned = (struct planned_run){.needs = NULL};
 }

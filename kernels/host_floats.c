@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/engine/host_floats.h"
+#include "kernels/host_floats.h"
 
 #include "kernels/numbers/narrow.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/sweep/sweep_bound.h"
+#include "planner/schedule/sweep_bound.h"
 
-#include "planner/sweep/sweep_unit.h"
+#include "planner/schedule/sweep_unit.h"
 #include "schedules/bound.h"
 
 #include <math.h>
