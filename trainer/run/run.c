@@ -134,7 +134,7 @@ static enum status build_schedule(const struct recipe *recipe, struct schedule *
 
 static enum status table_of_layers(const struct recipe *recipe, int stages, int **out)
 {
-    *out = memory_zeroed((size_t)stages, sizeof **out, "the table of stages");
+    *out = memory_zeroed((size_t)stages + 1, sizeof **out, "the table of stages");
     for (int stage = 0; stage < stages; stage++)
         (*out)[stage] = (int)recipe_stage_first_layer(recipe, stage);
     (*out)[stages] = (int)recipe->model.num_layers;
