@@ -8,6 +8,7 @@
  * One thread writes a slot; any thread or process of the machine reads it, without a lock: a version number
  * is odd while the writer is inside. Neither waits for the other, so a stopped process blocks no monitor, and
  * a stopped monitor no rank. Threads without a writer (tests, planning) record nothing.
+ * This is not a part of the event log of a rank: others must be able to read it while the rank is stuck.
  *
  * Times are those of clock_ns(), which the processes of a machine share. */
 #pragma once

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/executor.h"
 
-#include "base/clock.h"
 #include "base/memory.h"
 #include "layers/parameters/gradients.h"
 #include "schedules/edges.h"
@@ -24,19 +23,9 @@ struct executor {
     struct event *sent;       // [chunks] completion of the last message with an output
     const struct batch *batches;
     bool evaluating;
-    int ahead;          // number of actions that may run before the step is confirmed
-    int done;           // completed actions of the current step
-    bool ahead_dropped; // the look-ahead of this step was dropped; its time is idle time
-    struct step_times times;
-    int64_t (
-        *fastest_ns)[ACTION_KIND_COUNT]; // [chunks] the fastest action of each kind in this step; 0: none
-    struct timeline timeline;
-    struct step_clock *clock; // NULL: the host's clock times the actions
-    int position;             // of the current action, if it is timed; else -1
-    struct graph **graphs;    // [actions of the list]; NULL: CUDA graphs are off
-    struct graph **graph;     // of the current action, or NULL
-    double start_s;           // start of the current action, after its waits
-    int64_t waited_ns;        // of this thread until then
+    int ahead;             // number of actions that may run before the step is confirmed
+    int done;              // completed actions of the current step
+    struct graph **graphs; // [actions of the list]; NULL: CUDA graphs are off
 };
 
 /* ---- creation ---- */
@@ -99,10 +88,6 @@ static enum status fill_executor(struct executor *e)
     if (options->tp_comm_overlap && options->sequence_parallel)
         TRY(stream_create(e->context.weights->device, "tp overlap", &e->comm_stream));
     e->context.comm_stream = e->comm_stream;
-    TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
-    e->position = -1;
-    if (config->training)
-        TRY(step_clock_create(e->context.weights->device, config->schedule, e->pp_rank, &e->clock));
     TRY(create_stages(e));
     TRY(create_p2p(e));
     find_ahead(e);
@@ -116,8 +101,7 @@ static enum status fill_executor(struct executor *e)
     e->activation = calloc(cells, sizeof *e->activation);
     e->gradient = calloc(cells, sizeof *e->gradient);
     e->sent = calloc((size_t)config->schedule->chunks, sizeof *e->sent);
-    e->fastest_ns = calloc((size_t)config->schedule->chunks, sizeof *e->fastest_ns);
-    if (e->activation == NULL || e->gradient == NULL || e->sent == NULL || e->fastest_ns == NULL)
+    if (e->activation == NULL || e->gradient == NULL || e->sent == NULL)
         return fail(NO_MEMORY, "no memory for the events of %d microbatches", config->schedule->m);
     return OK;
 }
@@ -151,12 +135,9 @@ void executor_destroy(struct executor *executor)
     stream_destroy(executor->comm_stream);
     p2p_destroy(executor->p2p);
     activation_store_destroy(&executor->store);
-    timeline_destroy(&executor->timeline);
-    step_clock_destroy(executor->clock);
     free(executor->activation);
     free(executor->gradient);
     free(executor->sent);
-    free(executor->fastest_ns);
     free(executor);
 }
 
@@ -170,15 +151,17 @@ const struct activation_store *executor_store(const struct executor *executor)
 /* An action and its operands. */
 struct running_action {
     struct action action;
+    int position;    // in the list of a training step; -1: outside of one
     int chunk, cell; // cell: index of (chunk, microbatch)
     const struct stage *stage;
     struct pass pass; // without addresses
 };
 
-static struct running_action running_action_of(struct executor *e, struct action action)
+static struct running_action running_action_of(struct executor *e, struct action action, int position)
 {
     const struct schedule *schedule = e->config.schedule;
     struct running_action running = {.action = action,
+                                     .position = position,
                                      .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
     running.cell = running.chunk * schedule->m + action.microbatch;
     running.stage = &e->stages[running.chunk];
@@ -196,20 +179,6 @@ static bool is_here(const struct executor *e, int stage, int microbatch)
     return stage >= 0 && stage < schedule->stages && schedule_rank(schedule, stage, microbatch) == e->pp_rank;
 }
 
-static void begin_time(struct executor *e)
-{
-    e->start_s = clock_s();
-    e->waited_ns = progress_waited_ns();
-}
-
-/* The action begins after this wait: waiting is bubble, not work. */
-static enum status await(struct executor *e, struct event event)
-{
-    TRY(stream_wait(e->context.compute, event));
-    begin_time(e);
-    return OK;
-}
-
 /* Provides the input: a received message, or the output of the previous stage on this rank. The first stage
  * computes its own. */
 static enum status provide_input(struct executor *e, const struct running_action *running)
@@ -219,8 +188,8 @@ static enum status provide_input(struct executor *e, const struct running_action
     if (running->action.stage == 0)
         return OK;
     if (!is_here(e, before.stage, before.microbatch))
-        return await(e, e->activation[running->cell]);
-    struct running_action producer = running_action_of(e, before);
+        return stream_wait(e->context.compute, e->activation[running->cell]);
+    struct running_action producer = running_action_of(e, before, -1);
     activation_store_addresses(&e->store, before, producer.pass.base);
     struct tensor made = stage_output(producer.stage, &producer.pass);
     return copy(e->context.compute,
@@ -231,25 +200,21 @@ static enum status provide_input(struct executor *e, const struct running_action
 static enum status await_gradient(struct executor *e, const struct running_action *running)
 {
     bool made_here = running->action.stage == e->config.schedule->stages - 1;
-    return made_here ? OK : await(e, e->gradient[running->cell]);
+    return made_here ? OK : stream_wait(e->context.compute, e->gradient[running->cell]);
 }
 
-/* `gradient` of the output becomes that of the input. */
-static enum status run_ops(struct executor *e, const struct running_action *running, struct tensor gradient)
+/* Enqueues the ops of the stage. */
+static enum status run_stage(struct executor *e, const struct running_action *running,
+                             const struct stage_ops *ops)
 {
-    const struct stage_ops ops = {
-        .kind = running->action.kind, .stage = running->stage, .pass = &running->pass, .dx = gradient};
     const struct stage_ops_hook *hook = &e->config.hook;
-    const bool timed = e->clock != NULL && e->position >= 0;
-    if (timed) {
-        TRY(step_clock_begin(e->clock, e->position, e->context.compute));
-        stall_recorder_begin(e->config.stalls, e->position, e->context.compute);
-    }
-    TRY(hook->run != NULL ? hook->run(hook->context, &ops, e->graph) : stage_ops_run(&ops, e->graph));
-    if (!timed)
-        return OK;
-    stall_recorder_end(e->config.stalls);
-    return step_clock_end(e->clock, e->position, e->context.compute);
+    struct graph **graph = e->graphs != NULL && running->position >= 0 ? &e->graphs[running->position] : NULL;
+    if (running->position >= 0)
+        event_log_begin(e->config.log, running->position, e->context.compute);
+    TRY(hook->run != NULL ? hook->run(hook->context, ops, graph) : stage_ops_run(ops, graph));
+    if (running->position >= 0)
+        event_log_end(e->config.log);
+    return OK;
 }
 
 static enum status send_activation(struct executor *e, const struct running_action *running)
@@ -260,24 +225,27 @@ static enum status send_activation(struct executor *e, const struct running_acti
     return OK;
 }
 
-/* Everything that an action does, between acquire and release of its activations. */
-static enum status run_action_ops(struct executor *e, const struct running_action *running)
+/* Everything that an action does, between acquire and release of its activations. The gradient of the output
+ * becomes that of the input, in place. */
+static enum status run_ops(struct executor *e, const struct running_action *running)
 {
     struct stream *compute = e->context.compute;
     const struct action action = running->action;
     struct stage_gradient gradient = {.sent = NULL};
+    struct stage_ops ops = {.kind = action.kind, .stage = running->stage, .pass = &running->pass};
     if (e->config.training)
         gradient = activation_store_gradient(&e->store, action);
     switch (action.kind) { // no default: a new kind is a compile error here
     case FORWARD:
         TRY(provide_input(e, running));
-        return run_ops(e, running, (struct tensor){0});
+        return run_stage(e, running, &ops);
     case BACKWARD:
     case BACKWARD_INPUT:
+        ops.dx = gradient.data;
         TRY(await_gradient(e, running));
-        return run_ops(e, running, gradient.data);
+        return run_stage(e, running, &ops);
     case BACKWARD_WEIGHT:
-        return run_ops(e, running, (struct tensor){0});
+        return run_stage(e, running, &ops);
     case RECV_ACTIVATION:
         return p2p_recv(e->p2p, action.peer, false, stage_input(running->stage, &running->pass),
                         stream_record(compute), &e->activation[running->cell]);
@@ -294,16 +262,14 @@ static enum status run_action_ops(struct executor *e, const struct running_actio
     return fail(BAD_SCHEDULE, "unknown kind of action %d", (int)action.kind);
 }
 
-static enum status run_action(struct executor *e, struct action action)
+static enum status acquire_and_run(struct executor *e, struct running_action *running)
 {
-    struct running_action running = running_action_of(e, action);
-    TRY(activation_store_acquire(&e->store, action, running.pass.base));
-    begin_time(e);
-    return run_action_ops(e, &running);
+    TRY(activation_store_acquire(&e->store, running->action, running->pass.base));
+    return run_ops(e, running);
 }
 
 /* Names what follows, for hang reports, traces and profilers, until device_range_end(). */
-static void begin_action(struct executor *e, struct action action)
+static void begin_range(struct executor *e, struct action action)
 {
     char text[sizeof rank_context()->action];
     action_text(action, text);
@@ -311,56 +277,24 @@ static void begin_action(struct executor *e, struct action action)
     device_range_begin(e->context.weights->device, text);
 }
 
-static void reset_times(struct executor *e)
+/* Runs the action at this position of the list. */
+static enum status run_action(struct executor *e, int position)
 {
-    e->times = (struct step_times){0};
-    memset(e->fastest_ns, 0, (size_t)e->config.schedule->chunks * sizeof *e->fastest_ns);
-}
-
-/* The time of an action is that of its ops if nothing disturbs them; so of several, the shortest counts. */
-static void add_compute(struct executor *e, struct action action, int64_t ns)
-{
-    int64_t *fastest =
-        &e->fastest_ns[schedule_chunk(e->config.schedule, action.stage, action.microbatch)][action.kind];
-    if (*fastest > 0 && ns >= *fastest)
-        return;
-    e->times.compute_ns += ns - *fastest;
-    *fastest = ns;
-}
-
-static enum status run_timed(struct executor *e, int position)
-{
-    struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
-    const bool computes = action_traits(action.kind)->computes;
-    const int64_t begin_ns = computes ? device_compute_ns(e->context.weights->device) : 0;
-    begin_action(e, action);
+    const struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
+    struct running_action running = running_action_of(e, action, position);
+    begin_range(e, action);
     TRY(activation_store_prefetch(&e->store, position));
-    e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
-    e->position = position;
-    TRY(run_action(e, action));
-    e->position = -1;
-    e->graph = NULL;
+    TRY(acquire_and_run(e, &running));
     device_range_end(e->context.weights->device);
-    TRY(activation_store_release(&e->store, action));
-    double end = clock_s();
-    timeline_record(&e->timeline, position, e->start_s, end);
-    if (!computes)
-        return OK;
-    if (!(e->times.first_start_s > 0.0))
-        e->times.first_start_s = e->start_s;
-    e->times.busy_s += end - e->start_s;
-    e->times.waited_s += 1e-9 * (double)(progress_waited_ns() - e->waited_ns);
-    add_compute(e, action, device_compute_ns(e->context.weights->device) - begin_ns);
-    e->times.last_end_s = end;
-    return OK;
+    return activation_store_release(&e->store, action);
 }
 
-/* Executes the list up to action `end`. */
+/* Runs the list up to action `end`. */
 static enum status run_until(struct executor *e, const struct batch *batches, int end)
 {
     e->batches = batches;
     for (; e->done < end; e->done++)
-        TRY(run_timed(e, e->done));
+        TRY(run_action(e, e->done));
     return OK;
 }
 
@@ -382,19 +316,11 @@ static enum status complete_idle_chunks(struct executor *e)
 enum status executor_step(struct executor *executor, const struct batch *batches)
 {
     struct gradients *gradients = executor->context.weights->gradients;
-    if (executor->done == 0 && !executor->ahead_dropped)
-        reset_times(executor);
-    executor->ahead_dropped = false;
     CHECK_USE(activation_store_check(&executor->store));
     TRY(gradients_zero(gradients, executor->context.compute));
     TRY(complete_idle_chunks(executor));
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
-    timeline_end_step(&executor->timeline);
-    if (executor->clock != NULL) {
-        step_clock_end_step(executor->clock);
-        stall_recorder_end_step(executor->config.stalls);
-    }
     return gradients_finish_reduce(gradients, executor->context.compute);
 }
 
@@ -402,7 +328,6 @@ enum status executor_step(struct executor *executor, const struct batch *batches
 
 enum status executor_look_ahead(struct executor *executor, const struct batch *batches)
 {
-    reset_times(executor);
     return run_until(executor, batches, executor->ahead);
 }
 
@@ -411,18 +336,14 @@ enum status executor_drop_ahead(struct executor *executor)
     const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
     for (int i = executor->done; i < executor->ahead; i++) {
         struct action action = list->actions[i];
-        struct running_action running = running_action_of(executor, action);
+        struct running_action running = running_action_of(executor, action, -1);
         // The input of the forward pass is received all the same: a stage without layers passes it on.
         if (action.kind == FORWARD)
             TRY(stream_wait(executor->context.compute, executor->activation[running.cell]));
         else
-            TRY(run_action(executor, action));
+            TRY(acquire_and_run(executor, &running));
     }
-    executor->ahead_dropped = executor->done > 0;
     executor->done = 0;
-    if (executor->clock != NULL)
-        stall_recorder_restart(executor->config.stalls);
-    executor->times.busy_s = executor->times.waited_s = 0.0;
     return p2p_sync(executor->p2p);
 }
 
@@ -432,11 +353,11 @@ enum status executor_drop_ahead(struct executor *executor)
  * overwritten. */
 static enum status evaluate_action(struct executor *e, struct action action)
 {
-    begin_action(e, action);
+    struct running_action running = running_action_of(e, action, -1);
+    begin_range(e, action);
     if (action.kind != SEND_ACTIVATION)
-        TRY(stream_wait(e->context.compute,
-                        e->sent[schedule_chunk(e->config.schedule, action.stage, action.microbatch)]));
-    TRY(run_action(e, action));
+        TRY(stream_wait(e->context.compute, e->sent[running.chunk]));
+    TRY(acquire_and_run(e, &running));
     device_range_end(e->context.weights->device);
     return OK;
 }
@@ -473,17 +394,4 @@ struct tensor executor_logits(const struct executor *executor)
             return logits;
     }
     return (struct tensor){0};
-}
-
-struct step_times executor_times(const struct executor *executor)
-{
-    return executor->clock == NULL ? executor->times
-                                   : step_clock_previous(executor->clock, executor->config.stalls);
-}
-
-const struct timeline *executor_timeline(struct executor *executor, const struct mark_clock *host)
-{
-    if (executor->clock != NULL)
-        step_clock_read(executor->clock, host, executor->timeline.complete);
-    return &executor->timeline;
 }

@@ -23,8 +23,7 @@
 #include "trainer/engine/activations/activation_store.h"
 #include "trainer/engine/batches.h"
 #include "trainer/engine/stage_ops.h"
-#include "trainer/engine/step_clock.h"
-#include "trainer/engine/timeline.h"
+#include "trainer/trace/event_log.h"
 
 struct recipe;
 
@@ -36,7 +35,7 @@ struct executor_config {
     const int *stage_first_layer;    // [stages + 1]
     bool training;                   // false: forward passes only, no gradient buffers
     struct stage_ops_hook hook;      // of training steps
-    struct stall_recorder *stalls;   // of training steps; must outlive the executor
+    struct event_log *log;           // of the actions of training steps; must outlive the executor
 };
 
 struct executor;
@@ -66,10 +65,3 @@ struct tensor executor_logits(const struct executor *executor);
 
 /* The activations of this rank's microbatches. */
 const struct activation_store *executor_store(const struct executor *executor);
-
-/* Times of the last step, excluding waits for messages between actions. On a device that is not synchronous,
- * those of the step before, by its own clock. */
-struct step_times executor_times(const struct executor *executor);
-
-/* Start and end of every action of the list in the last complete step. */
-const struct timeline *executor_timeline(struct executor *executor, const struct mark_clock *host);

@@ -25,6 +25,6 @@ struct executor_config rank_executor_config(struct rank_state *w, bool training,
         .stage_first_layer = w->run->stage_first_layer,
         .training = training,
         .hook = {.run = w->run->hooks.run_stage_ops, .context = w->run->hooks.context},
-        .stalls = &w->stalls,
+        .log = &w->log,
     };
 }

@@ -197,11 +197,16 @@ static enum status attach_observers(struct rank_state *w, bool training)
     TRY(tracer_create(&w->run->tracing, w->device, w->world, &w->tracer));
     if (!training || !device_computes(w->device))
         return OK;
-    TRY(stall_recorder_attach(&w->stalls, w->device, w->world));
-    if (!recipe->profile.timeline)
-        return OK;
-    return span_recorder_attach(&w->spans, w->device, w->world, recipe->profile.profile_step_start,
-                                recipe_last_profiled_step(recipe));
+    const int pp = mesh_coord(&w->mesh, MESH_DENSE, w->world->rank).pp;
+    const bool profiles = recipe->profile.timeline;
+    const struct event_log_config config = {
+        .device = w->device,
+        .world = w->world,
+        .actions = w->run->schedule->ranks[pp].count,
+        .first = profiles ? recipe->profile.profile_step_start : 0,
+        .last = profiles ? recipe_last_profiled_step(recipe) : -1,
+    };
+    return event_log_attach(&config, &w->log);
 }
 
 enum status rank_create(const struct run *run, struct world *world, const struct rank_options *options,
@@ -257,8 +262,7 @@ void rank_destroy(struct rank_state *state)
     weights_destroy(&state->weights);
     stream_destroy(state->compute);
     groups_destroy(state->groups);
-    span_recorder_close(&state->spans);
-    stall_recorder_close(&state->stalls);
+    event_log_close(&state->log);
     device_close(state->device);
     if (state->world != NULL)
         world_stop_observing(state->world);
@@ -334,7 +338,7 @@ static enum status run_step(struct rank_state *w)
     const struct hooks *hooks = &w->run->hooks;
     int64_t step = w->step + 1;
     rank_context()->step = (int)step;
-    span_recorder_begin_step(&w->spans, w->compute);
+    event_log_begin_step(&w->log, w->compute);
     if (!w->ahead) {
         TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
         TRY(call_step_hook(hooks->on_batches_loaded, w, step));
@@ -384,16 +388,16 @@ static void collect_times(struct rank_state *w, struct step_stats *out)
 {
     // A device that is not synchronous waits when its host does not; its times are those of the step before.
     const bool on_host = device_traits(w->run->recipe->cluster.device)->synchronous;
-    const struct step_times times = executor_times(w->executor);
     const int64_t waited_ns = progress_waited_ns();
-    out->span_s = times.last_end_s - times.first_start_s;
-    out->busy_s = times.busy_s;
-    out->compute_s = fmax(times.busy_s - times.waited_s, 0.0);
+    double lost_s;
+    const struct timed_action *actions = event_log_actions(&w->log, w->step + (on_host ? 1 : 0), &lost_s);
+    if (actions != NULL)
+        step_stats_set_times(out, w->run->schedule, w->groups->coord.pp, actions, lost_s);
     out->wait_s =
         on_host ? 1e-9 * (double)(waited_ns - w->waited_ns) : fmax(out->span_s - out->compute_s, 0.0);
     out->data_s = w->data_s;
     progress_step((struct progress_step){.step = w->step + 1,
-                                         .compute_ns = times.compute_ns,
+                                         .compute_ns = (int64_t)(1e9 * out->fastest_s),
                                          .wait_ns = (int64_t)(1e9 * out->wait_s),
                                          .data_ns = (int64_t)(1e9 * out->data_s)});
     w->waited_ns = waited_ns;
@@ -458,6 +462,7 @@ static enum status validated_update(struct rank_state *w, int64_t step, bool may
     if (!verdict.wrong)
         return w->ahead ? OK : look_ahead(w);
     w->ahead = false;
+    event_log_drop(&w->log, step + 1);
     return executor_drop_ahead(w->executor);
 }
 
@@ -486,7 +491,7 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
             TRY(amax_history_update(w->amax));
         w->step = number;
     }
-    span_recorder_end_step(&w->spans, number);
+    event_log_end_step(&w->log, number);
     if (w->background.saving != NULL)
         TRY(w->background.end_copy(w->background.saving));
     w->waited_by_end_ns = progress_waited_ns();

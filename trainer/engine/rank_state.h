@@ -18,8 +18,6 @@
 #include "trainer/optimizer/post_validation.h"
 #include "trainer/progress/recorder.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/trace/span_recorder.h"
-#include "trainer/trace/stall_recorder.h"
 #include "trainer/trace/tracer.h"
 
 struct checkpoint_lock;
@@ -108,8 +106,7 @@ struct rank_state {
     struct device *device;
     struct tracer *tracer; // NULL: nothing is traced
     struct message_recorder recorder;
-    struct span_recorder spans;   // of the steps of profile.timeline
-    struct stall_recorder stalls; // on a GPU
+    struct event_log log;
     struct stream *compute;
     struct params params;
     struct weights weights;

@@ -9,6 +9,7 @@
 
 #include "kernels/device.h"
 #include "trainer/engine/activations/stash.h"
+#include "trainer/trace/event_log.h"
 
 /* Requests to all ranks, in ascending order: the highest one of any rank is executed. */
 enum request { REQUEST_NOTHING, REQUEST_SAVE, REQUEST_STOP };
@@ -17,9 +18,11 @@ enum request { REQUEST_NOTHING, REQUEST_SAVE, REQUEST_STOP };
 struct step_stats {
     int32_t rank;
     enum request request;
-    int64_t writes;        // 1: the rank is writing a checkpoint in the background
-    double span_s, busy_s; // from the first to the last compute action; the sum of their times. 0: unknown
-    double compute_s, wait_s, data_s; // busy, without waits inside actions; waiting; loading samples
+    int64_t writes; // 1: the rank is writing a checkpoint in the background
+    /* From the begin of the first to the end of the last action that computes; the sum of these actions,
+     * and without their waits; the sum over stages and kinds of the fastest one. 0: unknown. */
+    double span_s, busy_s, compute_s, fastest_s;
+    double wait_s, data_s; // waiting, also between actions; loading samples
     int64_t peak_total_bytes, peak_bytes[PART_COUNT];
     struct slot_use slots[SLOT_LIFETIMES]; // of activations; `bytes` of all slots of a kind
 };
@@ -41,6 +44,10 @@ struct step_summary {
     int64_t peak_total_bytes, peak_bytes[PART_COUNT];
     struct slot_use slots[SLOT_LIFETIMES];
 };
+
+/* Sets span_s .. fastest_s from the times of this rank's actions, and of those that were dropped before. */
+void step_stats_set_times(struct step_stats *stats, const struct schedule *schedule, int pp_rank,
+                          const struct timed_action *actions, double lost_s);
 
 /* Summarizes the statistics of count > 0 ranks. */
 void step_stats_summarize(const struct step_stats *of_rank, int count, struct step_summary *out);

@@ -28,15 +28,15 @@ static struct trace_slice slice_of(const struct span *span, double origin_s)
 {
     const double begin_s = span->begin_s > origin_s ? span->begin_s - origin_s : 0.0;
     return (struct trace_slice){.name = span->name,
-                                .kind = span_kind_name((enum span_kind)span->kind),
+                                .kind = event_kind_name((enum event_kind)span->kind),
                                 .start = begin_s * MILLISECONDS,
                                 .end = (span->end_s - origin_s) * MILLISECONDS,
                                 .bytes = span->bytes};
 }
 
-static const enum trace_row_class class_of_kind[SPAN_KINDS] = {
-    [SPAN_STEP] = ROW_STEP,          [SPAN_OPTIMIZER] = ROW_OPTIMIZER, [SPAN_REDUCTION] = ROW_COLLECTIVES,
-    [SPAN_GATHER] = ROW_COLLECTIVES, [SPAN_TRANSFER] = ROW_TRANSFERS,  [SPAN_COPY] = ROW_COPIES,
+static const enum trace_row_class class_of_kind[EVENT_KINDS] = {
+    [EVENT_STEP] = ROW_STEP,          [EVENT_OPTIMIZER] = ROW_OPTIMIZER, [EVENT_REDUCTION] = ROW_COLLECTIVES,
+    [EVENT_GATHER] = ROW_COLLECTIVES, [EVENT_TRANSFER] = ROW_TRANSFERS,  [EVENT_COPY] = ROW_COPIES,
 };
 
 /* Appends the row of spans[0..count). */
@@ -44,7 +44,7 @@ static enum status add_row(struct timeline_rows *rows, int rank, const struct sp
                            double origin_s)
 {
     const struct span *first = spans[0];
-    const bool is_alone = first->kind == SPAN_STEP || first->kind == SPAN_OPTIMIZER;
+    const bool is_alone = first->kind == EVENT_STEP || first->kind == EVENT_OPTIMIZER;
     struct text name = {0};
     struct trace_row *more = realloc(rows->list, ((size_t)rows->count + 1) * sizeof *more);
     struct trace_slice *slices = calloc((size_t)count, sizeof *slices);
@@ -53,7 +53,7 @@ static enum status add_row(struct timeline_rows *rows, int rank, const struct sp
         free(slices);
         return fail(NO_MEMORY, "no memory for the rows of a timeline");
     }
-    text_add(&name, "%s", span_kind_name((enum span_kind)first->kind));
+    text_add(&name, "%s", event_kind_name((enum event_kind)first->kind));
     if (!is_alone)
         text_add(&name, " (%s)", first->stream_name);
     for (int i = 0; i < count; i++)

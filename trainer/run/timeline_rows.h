@@ -9,7 +9,7 @@
 #pragma once
 
 #include "schedules/draw/draw.h"
-#include "trainer/trace/span_recorder.h"
+#include "trainer/trace/event_log.h"
 
 /* {0} is empty. */
 struct timeline_rows {

@@ -4,8 +4,10 @@
 #include "base/clock.h"
 #include "schedules/families/family.h"
 #include "trainer/engine/agree.h"
+#include "trainer/run/timeline.h"
 #include "trainer/run/timeline_rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +31,7 @@ bool timeline_wanted(const struct recipe *recipe, int64_t step)
 
 enum { BARRIER_COLUMNS = sizeof(struct barrier_times) / sizeof(double) };
 
-static enum status fill_row(struct rank_state *w, const struct mark_clock *host, double *row)
+static enum status fill_row(struct rank_state *w, double *row)
 {
     struct barrier_times barriers;
     for (int i = 0; i < TIMELINE_BARRIERS; i++) {
@@ -39,8 +41,13 @@ static enum status fill_row(struct rank_state *w, const struct mark_clock *host,
         barriers.left_s[i] = clock_s();
     }
     memcpy(row, &barriers, sizeof barriers);
-    const struct timeline *timeline = executor_timeline(w->executor, host);
-    memcpy(row + BARRIER_COLUMNS, timeline->complete, 2 * (size_t)timeline->count * sizeof *row);
+    double lost_s;
+    const struct timed_action *actions = event_log_actions(&w->log, w->step, &lost_s);
+    const double begin_s = event_log_begin_s(&w->log, w->step);
+    for (int i = 0; i < w->log.actions; i++) {
+        row[BARRIER_COLUMNS + 2 * i] = actions != NULL ? begin_s + actions[i].begin_s : NAN;
+        row[BARRIER_COLUMNS + 2 * i + 1] = actions != NULL ? begin_s + actions[i].end_s : NAN;
+    }
     return OK;
 }
 
@@ -66,7 +73,7 @@ static enum status exchange(struct rank_state *w, const void *mine, int64_t coun
     return status;
 }
 
-static enum status gather_rows(struct rank_state *w, const struct mark_clock *host, struct gathered *g)
+static enum status gather_rows(struct rank_state *w, struct gathered *g)
 {
     const struct schedule *s = w->run->schedule;
     int longest = 0;
@@ -79,7 +86,7 @@ static enum status gather_rows(struct rank_state *w, const struct mark_clock *ho
                              ? OK
                              : fail(NO_MEMORY, "no memory for the timelines of %d ranks", w->world->size);
     if (status == OK)
-        status = fill_row(w, host, row);
+        status = fill_row(w, row);
     if (status == OK)
         status = exchange(w, row, g->columns, g->rows);
     free(row);
@@ -106,17 +113,15 @@ static enum status gather_spans(struct rank_state *w, const struct span *mine, i
 
 static enum status gather(struct rank_state *w, struct gathered *g)
 {
-    struct mark_clock host = {.marks = NULL};
     struct span *spans = NULL;
     int count = 0;
-    TRY(mark_clock_create(w->compute, &host));
-    enum status status = gather_rows(w, &host, g);
+    TRY(event_log_compare_clocks(&w->log));
+    enum status status = gather_rows(w, g);
     if (status == OK)
-        status = span_recorder_read(&w->spans, w->step, &host, &spans, &count);
+        status = event_log_spans(&w->log, w->step, &spans, &count);
     if (status == OK)
         status = gather_spans(w, spans, count, g);
     free(spans);
-    mark_clock_destroy(&host);
     return status;
 }
 

@@ -3,7 +3,7 @@
 #include "tests/unit/schedules/schedule_tools.h"
 #include "tools/cli/schedule/cmd_schedule_print.h"
 #include "trainer/engine/step_stats.h"
-#include "trainer/engine/timeline.h"
+#include "trainer/run/timeline.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,21 +41,6 @@ Test(timeline, measures_clock_offsets)
         if (i % 4 == 0)
             cr_assert_eq(found, 0.0);
     }
-}
-
-Test(timeline, keeps_the_last_complete_step)
-{
-    struct timeline t;
-    cr_assert_eq(timeline_create(2, &t), OK);
-    timeline_record(&t, 0, 1.0, 2.0);
-    timeline_record(&t, 1, 2.0, 3.0);
-    timeline_end_step(&t);
-    timeline_record(&t, 0, 4.0, 5.0); // of the next step
-    cr_assert_eq(t.complete[0], 1.0);
-    cr_assert_eq(t.complete[3], 3.0);
-    timeline_end_step(&t);
-    cr_assert_eq(t.complete[0], 4.0);
-    timeline_destroy(&t);
 }
 
 /* A schedule simulated with random costs for each stage, and simulated again with the costs computed from the
@@ -215,4 +200,66 @@ Test(timeline, the_summary_of_all_ranks)
     step_stats_summarize(&unknown, 1, &all);
     cr_assert(!all.has_times && !all.writes && all.request == REQUEST_NOTHING && all.slowest == 5);
     cr_assert_eq(all.bubble_fraction, 0.0);
+}
+
+/* Begins and ends actions 0 and 2 of 3 in a step. */
+static void record_step(struct event_log *log, struct stream *stream, int step)
+{
+    rank_context()->step = step;
+    event_log_begin_step(log, stream);
+    for (int position = 0; position < 3; position += 2) {
+        event_log_begin(log, position, stream);
+        event_log_end(log);
+    }
+    event_log_end_step(log, step);
+}
+
+/* A step, and the one before; an action without ops has the end of the one before it; the time of dropped
+ * actions is lost. */
+Test(timeline, the_event_log_holds_two_steps)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct event_log log = {.device = NULL};
+    cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &device), OK);
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(
+        event_log_attach(&(struct event_log_config){.device = device, .actions = 3, .last = -1}, &log), OK);
+    double lost_s = -1.0;
+    cr_assert_null(event_log_actions(&log, 1, &lost_s));
+    for (int step = 1; step <= 2; step++)
+        record_step(&log, stream, step);
+    cr_assert_gt(event_log_begin_s(&log, 2), event_log_begin_s(&log, 1));
+    const struct timed_action *actions = event_log_actions(&log, 1, &lost_s);
+    cr_assert_not_null(actions);
+    cr_assert(actions[0].begin_s == 0.0 && actions[0].end_s > 0.0 && actions[2].begin_s > actions[1].end_s);
+    cr_assert(actions[1].begin_s == actions[0].end_s && actions[1].end_s == actions[0].end_s);
+    cr_assert_eq(lost_s, 0.0);
+
+    record_step(&log, stream, 3);
+    cr_assert_null(event_log_actions(&log, 1, &lost_s));
+    const double first_s = event_log_begin_s(&log, 3);
+    event_log_drop(&log, 3);
+    record_step(&log, stream, 3);
+    cr_assert_not_null(event_log_actions(&log, 3, &lost_s));
+    cr_assert_float_eq(event_log_begin_s(&log, 3) - first_s, lost_s, lost_s); // two readings of the clock
+    cr_assert_gt(lost_s, 0.0);
+    stream_destroy(stream);
+    event_log_close(&log);
+    device_close(device);
+}
+
+/* F and B twice: busy, and of each kind the fastest. The first B was disturbed. */
+Test(timeline, statistics_of_actions)
+{
+    struct schedule *s = build("1f1b", 1, 2, 1);
+    const struct timed_action actions[] = {{.begin_s = 0.0, .end_s = 2.0, .compute_s = 2.0},
+                                           {.begin_s = 2.0, .end_s = 9.0, .waited_s = 1.0, .compute_s = 6.0},
+                                           {.begin_s = 10.0, .end_s = 11.0, .compute_s = 1.0},
+                                           {.begin_s = 11.0, .end_s = 14.0, .compute_s = 3.0}};
+    struct step_stats stats = {.rank = 0};
+    step_stats_set_times(&stats, s, 0, actions, 0.5);
+    cr_assert(stats.span_s == 14.5 && stats.busy_s == 13.0 && stats.compute_s == 12.0);
+    cr_assert_eq(stats.fastest_s, 4.0);
+    schedule_destroy(s);
 }

@@ -1,36 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/engine/timeline.h"
+#include "trainer/run/timeline.h"
 
 #include "schedules/edges.h"
 
 #include <stdlib.h>
-
-enum status timeline_create(int count, struct timeline *out)
-{
-    struct timeline t = {.count = count};
-    t.current = calloc(2 * (size_t)count + 1, sizeof *t.current);
-    t.complete = calloc(2 * (size_t)count + 1, sizeof *t.complete);
-    if (t.current == NULL || t.complete == NULL) {
-        timeline_destroy(&t);
-        return fail(NO_MEMORY, "no memory for the times of %d actions", count);
-    }
-    *out = t;
-    return OK;
-}
-
-void timeline_destroy(struct timeline *timeline)
-{
-    free(timeline->current);
-    free(timeline->complete);
-    *timeline = (struct timeline){0};
-}
-
-void timeline_end_step(struct timeline *timeline)
-{
-    double *whole = timeline->complete;
-    timeline->complete = timeline->current;
-    timeline->current = whole;
-}
 
 double timeline_clock_offset(const struct barrier_times *first, const struct barrier_times *rank)
 {

@@ -1,33 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Per-step timeline of a rank: start and end of every action of its list. The executor always records them,
- * since this costs two doubles per action; profile.timeline selects the steps that are written.
- *
- *     position 0 (0F0)  12.0310 s .. 12.0345 s      host clock; ranks need not share it
- *     position 1 (0F1)  12.0346 s .. 12.0380 s
- *
- * An action begins when its inputs are available, so the gaps between actions are the bubble. Caution:
- * actions of the next step may be recorded before this step is written, so the step in progress and the last
- * complete step are stored separately. */
+/* What timelines need besides the event log of each rank (trainer/trace/event_log.h): the offset between the
+ * clocks of two ranks, and costs from measured times, with which the simulator predicts the same step. */
 #pragma once
 
+#include "base/text.h"
 #include "schedules/simulate.h"
-
-struct timeline {
-    int count;        // actions of this rank's list
-    double *current;  // [count][2], step in progress
-    double *complete; // [count][2], last complete step
-};
-
-MUST_USE enum status timeline_create(int count, struct timeline *out);
-void timeline_destroy(struct timeline *timeline); // accepts {0}
-
-static inline void timeline_record(struct timeline *timeline, int position, double start_s, double end_s)
-{
-    timeline->current[2 * position] = start_s;
-    timeline->current[2 * position + 1] = end_s;
-}
-/* Ends a step: all of its actions have been recorded. */
-void timeline_end_step(struct timeline *timeline);
 
 /* ---- clock synchronization ---- */
 
