@@ -139,6 +139,7 @@ static void add_times(const struct step_plan *plan, struct text *out)
 {
     const struct recipe *recipe = plan->run->recipe;
     const double seconds = plan->step_s * (double)recipe->train.train_iters;
+    struct text basis = {0};
     add_number(out, "step_time_s", plan->step_s);
     add_number(out, "tokens_per_s", plan->tokens_per_s);
     add_number(out, "model_tflops_per_rank", plan->tflops_per_rank);
@@ -150,6 +151,12 @@ static void add_times(const struct step_plan *plan, struct text *out)
     add_number(out, "gpu_hours", seconds * plan->run->mesh.world / 3600.0);
     add_number(out, "error_fraction",
                plan->profile->fit.error_fraction > 0.0 ? plan->profile->fit.error_fraction : NAN);
+    add_number(out, "held_out_error_fraction",
+               plan->profile->fit.held_out_fraction > 0.0 ? plan->profile->fit.held_out_fraction : NAN);
+    profile_basis_text(plan->profile, &basis);
+    text_add(out, ", \"profile_basis\": ");
+    text_add_json(out, basis.chars);
+    text_free(&basis);
     add_breakdown(plan, out);
     add_critical_path(plan, out);
     text_add(out, ", \"limits\": ");

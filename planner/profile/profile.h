@@ -129,6 +129,7 @@ struct profile_names {
 
 struct profile_fit {
     double error_fraction;         // median relative error of predicted step times; 0: not fitted
+    double held_out_fraction;      // the same of step times left out of a fit; 0: not known
     int64_t rows;                  // number of step times
     struct profile_names at_bound; // parameters of `model` that the fit left at a bound of their range
 };
@@ -181,9 +182,11 @@ void profile_check(const struct cluster_profile *profile, const char *where, str
 
 /* Appends the profile as YAML, complete and without a base. It loads back to an equal profile. */
 void profile_text(const struct cluster_profile *profile, struct text *out);
-/* What predictions with the profile rest on, and how wrong such predictions were: "fitted to 31 step times,
+/* What predictions with the profile rest on, and how wrong such predictions were: "fitted to 31 step times;
  * ...". One sentence without a full stop. */
 void profile_basis_text(const struct cluster_profile *profile, struct text *out);
+/* "profile NAME: " and the same; nothing if the profile cannot be loaded. */
+void profile_named_basis_text(const char *name_or_path, struct text *out);
 /* The same in a word or two, for lists: "31 step times", "measured", "data sheet". */
 void profile_basis_word(const struct cluster_profile *profile, struct text *out);
 /* A table of all keys: value, unit, origin. */

@@ -2,6 +2,7 @@
 /* Writes a profile as YAML and as a table with the origin of each value; writes the reference of all keys. */
 #include "planner/profile/profile_table.h"
 
+#include "trainer/files/problems.h"
 #include "trainer/files/yaml.h"
 
 #include <string.h>
@@ -108,10 +109,15 @@ void profile_basis_word(const struct cluster_profile *profile, struct text *out)
 
 void profile_basis_text(const struct cluster_profile *profile, struct text *out)
 {
-    if (profile->fit.rows > 0)
-        text_add(out, "fitted to %lld step times, of which its median error is %.1f %%",
-                 (long long)profile->fit.rows, 100.0 * profile->fit.error_fraction);
-    else if (is_measured(profile))
+    if (profile->fit.rows > 0) {
+        text_add(out, "fitted to %lld step times; median error %.1f %%, ", (long long)profile->fit.rows,
+                 100.0 * profile->fit.error_fraction);
+        if (profile->fit.held_out_fraction > 0.0)
+            text_add(out, "%.1f %% for step times left out of the fit",
+                     100.0 * profile->fit.held_out_fraction);
+        else
+            text_add(out, "unknown for step times left out of the fit");
+    } else if (is_measured(profile))
         text_add(out, "measured rates, not fitted to step times");
     else
         text_add(out, "data sheet and estimates, not fitted%s",
@@ -119,6 +125,18 @@ void profile_basis_text(const struct cluster_profile *profile, struct text *out)
                      ? ""
                      : "; published steps of PyTorch programs are predicted 17 % too fast in the median "
                        "(cuboid table other-programs)");
+}
+
+void profile_named_basis_text(const char *name_or_path, struct text *out)
+{
+    struct cluster_profile *profile = NULL;
+    struct problems problems = {0};
+    if (profile_load(name_or_path, &profile, &problems) == OK) {
+        text_add(out, "profile %s: ", profile->name);
+        profile_basis_text(profile, out);
+    }
+    problems_free(&problems);
+    profile_destroy(profile);
 }
 
 /* ---- the reference ---- */

@@ -249,6 +249,14 @@ static enum status make(struct sweep *sweep, const struct sweep_options *options
     return OK;
 }
 
+void sweep_basis_text(const struct sweep *sweep, struct text *out)
+{
+    struct recipe *recipe = NULL;
+    if (sweep->best_count > 0 && sweep_recipe(sweep, sweep->layouts[sweep->best[0]].number, &recipe) == OK)
+        profile_named_basis_text(recipe->cluster.profile, out);
+    recipe_destroy(recipe);
+}
+
 static bool is_axis(const struct sweep_file *file, const char *key)
 {
     for (int a = 0; a < file->axis_count; a++)

@@ -85,6 +85,10 @@ void sweep_free(struct sweep *sweep);
 /* The recipe of a valid layout; free it with recipe_destroy(). */
 MUST_USE enum status sweep_recipe(const struct sweep *sweep, int64_t number, struct recipe **out);
 
+/* Appends what the prediction of the fastest layout rests on (profile_named_basis_text()); nothing if no
+ * layout is planned. */
+void sweep_basis_text(const struct sweep *sweep, struct text *out);
+
 /* For a sweep without a planned layout: finds the smallest change of one axis that makes one possible,
  * "pp=8", and that layout; both are empty if none was found within a number of tries. */
 MUST_USE enum status sweep_smallest_change(struct sweep *sweep, struct text *change, struct text *layout);

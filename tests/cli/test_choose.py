@@ -52,6 +52,7 @@ def test_best_of_all():
             got, _ = planned(GPT3, *keys, f"train.micro_batch_size={micro}",
                              f"memory.recompute_granularity={recompute}")
             steps += [got["step_time_s"]] if got["fits"] else []
+    expect("what the step rests on", "\nprofile dgx-a100-40: data sheet and estimates, not fitted" in text, text)
     expect("the shortest step is chosen", auto["step_time_s"] == min(steps) < max(steps), (auto["step_time_s"], steps))
     again, _ = planned(GPT3, *keys, *chosen_of(text))
     expect("the choice, given, is the same plan", again == auto, (again, auto))

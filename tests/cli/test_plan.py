@@ -46,7 +46,9 @@ def planned(*arguments, advised=False):
     given = {word.split("=")[0]: word for word in [*ON_A100, *arguments]}  # the later one of two
     done = plan(GPT3, "--json", *([] if advised else ["--no-advice"]), *given.values())
     expect(f"{arguments} is planned", done.returncode in (0, 1), done.stderr)
-    return json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    expect(f"{arguments}: HFU is at least MFU", found["hfu"] >= found["mfu"] > found["mfu_causal"] > 0, found)
+    return found
 
 
 def test_sums():
@@ -77,6 +79,13 @@ def test_text():
              "of the peak of 312 TFLOP/s", f"training: 286102 steps in {days_and_hours(got['train_time_s'])}",
              f", {got['gpu_hours']:.0f} GPU hours", "profile: data sheet and estimates, not fitted; "]
     expect("utilization and training time", all(word in run.stdout for word in words), (words, run))
+    basis = got["profile_basis"]
+    expect("an estimate has no error", got["error_fraction"] is got["held_out_error_fraction"] is None and
+           f"profile: {basis}\n" in run.stdout, basis)
+    fitted = planned("cluster.profile=selene")
+    expect("a fit has two", fitted["error_fraction"] == 0.015 and fitted["held_out_error_fraction"] == 0.023 and
+           fitted["profile_basis"] == "fitted to 31 step times; median error 1.5 %, 2.3 % for step times left out of "
+           "the fit", fitted["profile_basis"])
     done = plan(GPT3, *ON_A100, "train.train_iters=1000000000000")
     expect("many days", re.search(r"steps in [0-9.]+e[+]06 days, ", done.stdout), done)
 
@@ -380,10 +389,14 @@ def test_training(folder):
     expect("memory part by part", all(parts[name][:2] == parts[name][2:4] and parts[name][4:] == ["0.0", "%"]
                                       for name in ("weights", "gradients", "moments", "activations")), done)
     with open(f"{folder}/run/plan.json") as file:
-        step_s = json.load(file)["step_time_s"]
+        predicted = json.load(file)
+    step_s = predicted["step_time_s"]
     with open(f"{folder}/run/metrics.jsonl") as file:
         lines = [json.loads(line) for line in file]
     expect("each line has the prediction", [line["predicted_step_time_s"] for line in lines] == [step_s] * 2, lines)
+    expect("a plan and a run count the same FLOPs", all(
+        abs(line[key] * line["step_time_s"] / (predicted[key] * step_s) - 1) < 1e-3 for line in lines
+        for key in ("mfu", "mfu_causal", "model_tflops_per_rank")), (predicted, lines))
     done = subprocess.run([*train, f"logging.run_dir={folder}/none", f"cluster.profile={folder}/small.yaml"],
                           capture_output=True, text=True, check=False)
     expect("a run that cannot fit is refused", done.returncode == 2 and "cluster.profile" in done.stderr and

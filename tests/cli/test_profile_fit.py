@@ -4,6 +4,7 @@
 
     test_profile_fit.py CUBOID"""
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,10 @@ def test_fit(rows, folder):
     with open(fitted, encoding="utf-8") as file:
         text = file.read()
     expect("it has the error of the fit", "rows: 5" in text and "base:" not in text, done)
+    held_out = float(re.search(r"held_out_fraction: (\S+)", text)[1])
+    expect("and of the rows held out", abs(100 * held_out - float(table["all"][7])) < 0.11, (held_out, table["all"]))
+    expect("which a plan tells apart", run("check", fitted).stdout.count(
+        f"{100 * held_out:.1f} % for step times left out of the fit") == 1, done)
     mixed = os.path.join(folder, "mixed.csv")
     gpus = iter(("gpu_type", "H100 (DGX)", "A100", "NVIDIA A100-SXM4-80GB", "", "GB200", "A100"))
     with open(mixed, "w", encoding="utf-8") as file:

@@ -67,6 +67,7 @@ def test_every_layout(folder):
     path, table = write(folder, axes, ["tp * pp < 16"]), os.path.join(folder, "sweep.csv")
     done = run("sweep", path, *COMMON, "--top", "3", "--all", "-o", table)
     check("a sweep", done, 0, out="tp=1 pp=1")
+    expect("what its steps rest on", "\nprofile dgx-a100-40: data sheet and estimates, not fitted" in done.stdout, done)
     plans = plan_one_by_one(axes, lambda values: int(values["tp"]) * int(values["pp"]) < 16)
     with open(table, encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -49,6 +49,8 @@ def test_named():
     expect("why a row is not predicted", "context parallelism (cp 16) is not implemented" in done.stdout, done)
     done = run("llama3", "--json")
     table = json.loads(done.stdout)
+    expect("each profile has its basis", [(one["name"], one["basis"][:25]) for one in table["profiles"]] ==
+           [("llama3-h100", "fitted to 2 step times; m")], done)
     rows, group = table["rows"], table["groups"][0]
     expect("its rows as JSON", len(rows) == 3 and group["predicted"] == 2 and rows[2]["reason"] is not None, done)
     errors = sorted(abs(row["predicted_s"] / row["printed_s"] - 1) for row in rows[:2])

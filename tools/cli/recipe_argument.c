@@ -2,6 +2,7 @@
 #include "tools/cli/recipe_argument.h"
 
 #include "parallel/comm.h"
+#include "planner/profile/profile.h"
 #include "tools/cli/progress_line.h"
 
 #include <stdlib.h>
@@ -32,13 +33,19 @@ static void show_progress(void *context, const char *what, int64_t done, int64_t
                        (long long)count);
 }
 
-/* Prints the chosen keys, and the number of layouts considered. */
-static void print_chosen(const struct chosen *chosen)
+/* Prints the chosen keys, the number of layouts considered, and what the prediction rests on. */
+static void print_chosen(const struct recipe *recipe, const struct chosen *chosen)
 {
-    if (chosen->keys.length > 0)
-        fprintf(stderr, "chosen: %s (predicted step %.4g s; of %lld layouts %lld are valid, %lld fit)\n",
-                chosen->keys.chars, chosen->step_s, (long long)chosen->layouts, (long long)chosen->valid,
-                (long long)chosen->fits);
+    struct text basis = {0};
+    if (chosen->keys.length == 0)
+        return;
+    fprintf(stderr, "chosen: %s (predicted step %.4g s; of %lld layouts %lld are valid, %lld fit)\n",
+            chosen->keys.chars, chosen->step_s, (long long)chosen->layouts, (long long)chosen->valid,
+            (long long)chosen->fits);
+    profile_named_basis_text(recipe->cluster.profile, &basis);
+    if (basis.length > 0)
+        print_line(stderr, "%s", basis.chars);
+    text_free(&basis);
 }
 
 /* Loads the recipe; rank 0 prints problems and choices. */
@@ -67,7 +74,7 @@ static enum status load_and_print(int argc, char **argv, const struct recipe_req
     if (first && (status != OK || !request->quiet))
         problems_print(&problems, stderr);
     if (status == OK && first && !request->quiet)
-        print_chosen(chosen);
+        print_chosen(*recipe, chosen);
     if (status != OK && problems.errors > 0)
         fail_together(launcher, &problems);
     problems_free(&problems);

@@ -37,7 +37,7 @@ def fitted(cuboid, name):
     command += ["--fast"] if "--fast" in sys.argv else []
     done = subprocess.run([cuboid, *command], stdout=subprocess.PIPE, text=True, check=True)
     found = [match for match in map(PARAMETER.match, done.stdout.splitlines()) if match]
-    errors = re.search(r"^all +(\d+) +\S+ +\S+ +(\S+)", done.stdout, re.M)
+    errors = re.search(r"^all +(\d+) +\S+ +\S+ +(\S+) +\S+ +- +- +(\S+)", done.stdout, re.M)
     return " ".join(["cuboid", *command]), done.stdout, found, errors
 
 
@@ -53,10 +53,12 @@ def fit(cuboid, name):
         description = re.search(r'^description: "(.*), not fitted"$', file.read(), re.M).group(1)
     changed = [match for match in found if match[2] != match[3]]
     bounds = ", ".join(match[1] for match in found if match[5])
+    held_out = [f"  held_out_fraction: {float(errors[3]) / 100:.3g}"] if errors[3] != "-" else []
     lines = [f"# {name}, fitted to published step times: docs/fits/{name}.txt. Written by tools/dev/fit_clusters.py.",
              f"base: {name}-sheet", f"name: {name}", f'description: "{description}"', "", "model:",
              *(f"  {match[1]}: {match[3]}" for match in changed), "", "fit:",
-             f"  error_fraction: {float(errors[2]) / 100:.3g}", f"  rows: {errors[1]}", f"  at_bound: [{bounds}]"]
+             f"  error_fraction: {float(errors[2]) / 100:.3g}", *held_out,
+             f"  rows: {errors[1]}", f"  at_bound: [{bounds}]"]
     write(os.path.join(ROOT, "recipes", "clusters", f"{name}.yaml"), "\n".join(lines) + "\n")
     write(os.path.join(ROOT, "docs", "fits", f"{name}.txt"), f"$ {command}\n{output}")
     print(f"{name}: {errors[1]} rows, median error {errors[2]} %", flush=True)

@@ -37,7 +37,7 @@
     "    - {ranks: 2, nodes: 1, bytes: 1024, node_ranks: 4, seconds: 2e-4}\n"                    \
     "    - {ranks: 2, nodes: 1, bytes: 1024, processes: true, node_ranks: 4, seconds: 3e-4}\n"   \
     "  p2p: []\n"                                                                                \
-    "fit: {error_fraction: 0.02, rows: 40, at_bound: [congestion, launch_s]}\n"
+    "fit: {error_fraction: 0.02, held_out_fraction: 0.03, rows: 40, at_bound: [congestion, launch_s]}\n"
 
 static void expect_messages(const char *yaml, const char *expected)
 {
@@ -228,7 +228,8 @@ Test(profile, unknown_keys_name_the_nearest)
                     "F/P.yaml:3: unknown key device.cores; did you mean device.cores?\n");
     expect_messages(SMALL "netwrk: {nics: 0}\n", "F/P.yaml:3: unknown key netwrk; did you mean network?\n");
     expect_messages(SMALL "fit: {zzzzzzzz: 0}\n",
-                    "F/P.yaml:3: unknown key fit.zzzzzzzz; expected one of error_fraction, rows, at_bound\n");
+                    "F/P.yaml:3: unknown key fit.zzzzzzzz; expected one of error_fraction, "
+                    "held_out_fraction, rows, at_bound\n");
     expect_messages(SMALL "model: 3\n",
                     "F/P.yaml:3: model is a section; expected keys and values below it\n");
     expect_messages(SMALL "model: {launch_s: 0, launch_s: 0}\n",
@@ -517,8 +518,23 @@ Test(profile, basis)
     profile->fit.rows = 31;
     profile->fit.error_fraction = 0.015;
     profile_basis_text(profile, &text);
-    cr_expect_str_eq(text.chars, "fitted to 31 step times, of which its median error is 1.5 %");
+    cr_expect_str_eq(text.chars,
+                     "fitted to 31 step times; median error 1.5 %, unknown for step times left out of "
+                     "the fit");
     text_free(&text);
+    profile->fit.held_out_fraction = 0.023;
+    profile_basis_text(profile, &text);
+    cr_expect_str_eq(text.chars,
+                     "fitted to 31 step times; median error 1.5 %, 2.3 % for step times left out of the "
+                     "fit");
+    text_free(&text);
+    profile_named_basis_text("selene", &text);
+    cr_expect_str_eq(text.chars,
+                     "profile selene: fitted to 31 step times; median error 1.5 %, 2.3 % for step times "
+                     "left out of the fit");
+    text_free(&text);
+    profile_named_basis_text("none-such", &text);
+    cr_expect_eq(text.length, 0);
     profile_basis_word(profile, &text);
     cr_expect_str_eq(text.chars, "31 step times");
     text_free(&text);

@@ -96,11 +96,13 @@ static enum status hold_out(const struct fit_rows *rows, const struct fit_option
 /* ---- the fit ---- */
 
 static enum status write_profile(const struct fit_rows *rows, const struct fit_options *options,
-                                 const struct fit_result *fitted, const char *path)
+                                 const struct fit_result *fitted, const struct fit_held_out *held_out,
+                                 const char *path)
 {
     struct cluster_profile *profile;
     struct text yaml = {0};
     TRY(fit_profile(rows, options, fitted, &profile));
+    profile->fit.held_out_fraction = held_out->third_count > 0 ? held_out->all_thirds.median : 0.0;
     profile_text(profile, &yaml);
     enum status status = file_write_atomic(path, text_chars(&yaml), yaml.length);
     profile_destroy(profile);
@@ -123,7 +125,7 @@ static enum status fit_and_print(const struct fit_rows *rows, const struct fit_o
     if (status == OK)
         profile_fit_print(rows, base, &fitted, &held_out, stdout);
     if (status == OK && arguments->out != NULL)
-        status = write_profile(rows, options, &fitted, arguments->out);
+        status = write_profile(rows, options, &fitted, &held_out, arguments->out);
     if (status == OK)
         fit_result_free(&fitted);
     free(held_out.third_rows);

@@ -60,7 +60,12 @@ static void print_reasons(const struct sweep *sweep, FILE *to)
 
 void sweep_print(const struct sweep *sweep, int64_t top, FILE *to)
 {
+    struct text basis = {0};
     print_counts(sweep, to);
     print_best(sweep, top, to);
+    sweep_basis_text(sweep, &basis);
+    if (basis.length > 0)
+        print_line(to, "%s", basis.chars);
+    text_free(&basis);
     print_reasons(sweep, to);
 }

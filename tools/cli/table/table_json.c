@@ -95,6 +95,22 @@ static void add_errors(struct text *out, const char *key, const struct table_err
     text_add(out, "}");
 }
 
+/* The profiles of the predictions, and what each rests on. */
+static void add_profiles(const struct table *table, struct text *out)
+{
+    const struct table_row *row = table->rows;
+    const char *before = "[";
+    add_key(out, "profiles");
+    for (; (row = table_next_profile(table, NULL, row)) != NULL; row++) {
+        text_add(out, "%s{", before);
+        add_string(out, "name", row->profile);
+        add_string(out, "basis", row->basis);
+        text_add(out, "}");
+        before = ", ";
+    }
+    text_add(out, "%s]", *before == '[' ? "[" : "");
+}
+
 void table_json(const struct table *table, const struct table_title *title, struct text *out)
 {
     text_add(out, "{");
@@ -123,6 +139,7 @@ void table_json(const struct table *table, const struct table_title *title, stru
         text_add(out, "}");
     }
     text_add(out, "%s]", table->group_count == 0 ? "[" : "");
+    add_profiles(table, out);
     add_key(out, "rows");
     for (size_t i = 0; i < table->count; i++) {
         text_add(out, i > 0 ? ",\n" : "[\n");
