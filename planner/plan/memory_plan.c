@@ -59,9 +59,9 @@ static enum status run_on_dry(const struct run *run, int rank, struct dry_run_of
     s->run = *run;
     s->run.is_planning = true;
     s->run.data = NULL;
-    s->run.hooks = (struct hooks){0};
+    s->run.observer = (struct step_observer){0};
     if (s->recorder != NULL)
-        s->run.hooks = (struct hooks){
+        s->run.observer = (struct step_observer){
             .context = s, .on_params_declared = observe, .run_stage_ops = s->step != NULL ? run_ops : NULL};
     if (device_traits(run->recipe->cluster.device)->computes)
         s->run.tracing = (struct tracing){.any = false}; // only the run is traced, not its plan

@@ -20,8 +20,8 @@ struct memory_plan {
 };
 
 /* Plans a rank of the run's world. slots: [chunks][SLOT_LIFETIMES], or NULL. If the recipe's device
- * computes, its dry counterpart is used, without hooks and traces. Returns the errors that a run would return
- * (BAD_RECIPE, ...). */
+ * computes, its dry counterpart is used, without observers and traces. Returns the errors that a run would
+ * return (BAD_RECIPE, ...). */
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
 

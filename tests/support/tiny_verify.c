@@ -39,7 +39,7 @@ static void one_rank_overrides(const struct comparison *comparison, char out[OVE
 }
 
 enum status tiny_verify(const struct tiny *tiny, const struct comparison *comparison, int steps,
-                        struct hooks injected, struct verify_report *report)
+                        struct step_observer injected, struct verify_report *report)
 {
     struct verify_options options = {.steps = steps, .injected = injected};
     struct recipe *layout = NULL, *one = NULL;

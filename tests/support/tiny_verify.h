@@ -14,7 +14,7 @@ struct comparison {
 
 /* injected: {0} for a run without injected faults. The caller frees the report, also on failure. */
 MUST_USE enum status tiny_verify(const struct tiny *tiny, const struct comparison *comparison, int steps,
-                                 struct hooks injected, struct verify_report *report);
+                                 struct step_observer injected, struct verify_report *report);
 
 /* The quantities of enum verify_quantity, and two that are not per parameter. */
 enum { QUANTITY_LOSS = VERIFY_QUANTITIES, QUANTITY_NORM, QUANTITIES };

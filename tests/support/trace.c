@@ -163,7 +163,7 @@ enum status trace_run_all(const struct recipe *const *recipes, const struct trac
         struct traced_run *job = &jobs.list[jobs.count];
         *job = (struct traced_run){.options = &options[jobs.count], .out = &out[jobs.count]};
         status = run_create(recipes[jobs.count], true, &job->run);
-        job->run.hooks = job->options->hooks;
+        job->run.observer = job->options->observer;
     }
     if (status == OK)
         status = world_run_as(&world, rank_main, &jobs);

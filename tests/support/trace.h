@@ -25,7 +25,7 @@ struct trace_options {
     bool resume;           // from recipe->checkpoint.save
     bool looks_ahead;      // ranks may start the next step before the current one is final
     bool synchronous;      // over mpi: a send completes only when it has been received
-    struct hooks hooks;
+    struct step_observer observer;
 };
 
 /* NOT_FINITE as from a run. Trains to step recipe->train.train_iters, and evaluates. Under a launcher only

@@ -164,13 +164,13 @@ static enum status prepare(struct checkpoint_saving *s, bool in_background)
     if (!in_background)
         return OK;
     TRY(stream_sync(w->compute));
-    save_job_stage(&s->job, w->background.staging.data, w->background.staging.bytes, w->background.copies);
+    save_job_stage(&s->job, w->staging.buffer.data, w->staging.buffer.bytes, w->staging.copies);
     // Other memory than the host's is copied by the device, while the next step runs.
     s->begun = !s->job.is_host_memory;
     if (!s->begun)
         return OK;
     TRY(save_job_begin(&s->job, &s->ticket.identity, s->folder.chars));
-    s->copy = stream_record(w->background.copies);
+    s->copy = stream_record(w->staging.copies);
     return OK;
 }
 
@@ -186,12 +186,12 @@ enum status checkpoint_reserve(struct rank_state *w)
     save_job_free(&job);
     bytes = limit > 0 && limit < bytes ? limit : bytes;
     if (status == OK && bytes > 0)
-        status = buffer_alloc(w->device, PART_SNAPSHOT, (size_t)bytes, &w->background.staging);
+        status = buffer_alloc(w->device, PART_SNAPSHOT, (size_t)bytes, &w->staging.buffer);
     // Pages are made by the first store, now rather than in a step: a second for 1 GB on a virtual machine.
     if (status == OK && bytes > 0 && device_traits(w->run->recipe->cluster.device)->has_host_memory)
-        memset(w->background.staging.data, 0, (size_t)bytes);
+        memset(w->staging.buffer.data, 0, (size_t)bytes);
     if (status == OK)
-        status = stream_create(w->device, "snapshot", &w->background.copies);
+        status = stream_create(w->device, "snapshot", &w->staging.copies);
     return status != NO_MEMORY
                ? status
                : fail(status, "checkpoint.async_save: %s; set a smaller checkpoint.staging_mb", fail_text());

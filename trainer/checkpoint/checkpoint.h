@@ -25,7 +25,7 @@
  * nothing under its final name. On a device that does not compute, there is nothing to save. */
 MUST_USE enum status checkpoint_save(struct rank_state *state);
 
-/* With checkpoint.async_save: allocates the host memory for the copy of the state, state->background.staging,
+/* With checkpoint.async_save: allocates the host memory for the copy of the state, state->staging,
  * of the size of this rank's file or checkpoint.staging_mb, whichever is smaller, and creates a stream for
  * it; rank_destroy() frees both. */
 MUST_USE enum status checkpoint_reserve(struct rank_state *state);

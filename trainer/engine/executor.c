@@ -207,11 +207,11 @@ static enum status await_gradient(struct executor *e, const struct running_actio
 static enum status run_stage(struct executor *e, const struct running_action *running,
                              const struct stage_ops *ops)
 {
-    const struct stage_ops_hook *hook = &e->config.hook;
+    const struct step_observer *o = e->config.observer;
     struct graph **graph = e->graphs != NULL && running->position >= 0 ? &e->graphs[running->position] : NULL;
     if (running->position >= 0)
         event_log_begin(e->config.log, running->position, e->context.compute);
-    TRY(hook->run != NULL ? hook->run(hook->context, ops, graph) : stage_ops_run(ops, graph));
+    TRY(o != NULL ? o->run_stage_ops(o->context, ops, graph) : stage_ops_run(ops, graph));
     if (running->position >= 0)
         event_log_end(e->config.log);
     return OK;

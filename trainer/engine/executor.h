@@ -22,7 +22,7 @@
 #include "schedules/peak.h"
 #include "trainer/engine/activations/activation_store.h"
 #include "trainer/engine/batches.h"
-#include "trainer/engine/stage_ops.h"
+#include "trainer/engine/step_observer.h"
 #include "trainer/trace/event_log.h"
 
 struct recipe;
@@ -34,8 +34,8 @@ struct executor_config {
     const struct schedule *schedule; // with transfers; must outlive the executor
     const int *stage_first_layer;    // [stages + 1]
     bool training;                   // false: forward passes only, no gradient buffers
-    struct stage_ops_hook hook;      // of training steps
-    struct event_log *log;           // of the actions of training steps; must outlive the executor
+    const struct step_observer *observer; // with run_stage_ops; NULL: none
+    struct event_log *log;                // of the actions of training steps; must outlive the executor
 };
 
 struct executor;

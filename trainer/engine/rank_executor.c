@@ -24,7 +24,7 @@ struct executor_config rank_executor_config(struct rank_state *w, bool training,
         .schedule = w->run->schedule,
         .stage_first_layer = w->run->stage_first_layer,
         .training = training,
-        .hook = {.run = w->run->hooks.run_stage_ops, .context = w->run->hooks.context},
+        .observer = w->run->observer.run_stage_ops != NULL ? &w->run->observer : NULL,
         .log = &w->log,
     };
 }

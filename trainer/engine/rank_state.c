@@ -53,10 +53,15 @@ static enum status open_device(const struct run *run, const struct world *world,
     return device_open(&options, out);
 }
 
-static enum status call_hook(enum status (*hook)(void *, struct rank_state *), const struct run *run,
-                             struct rank_state *w)
+/* Calls a function of each observer that has it. */
+#define NOTIFY(state, function, ...)                                                     \
+    for (const struct step_observer *o_ = (state)->observers; o_ != NULL; o_ = o_->next) \
+    TRY(o_->function != NULL ? o_->function(o_->context, state, ##__VA_ARGS__) : OK)
+
+void rank_observe(struct rank_state *state, struct step_observer *observer)
 {
-    return hook != NULL ? hook(run->hooks.context, w) : OK;
+    observer->next = state->observers;
+    state->observers = observer;
 }
 
 /* This rank's layers in the order in which their gradients become ready: the last chunk first, and within
@@ -214,7 +219,7 @@ enum status rank_create(const struct run *run, struct world *world, const struct
 {
     const bool training = options->training;
     const struct recipe *recipe = run->recipe;
-    *out = (struct rank_state){.run = run, .world = world, .mesh = run->mesh};
+    *out = (struct rank_state){.run = run, .world = world, .mesh = run->mesh, .observers = &run->observer};
     // The device comes first: some transports use it while connecting.
     TRY(open_device(run, world, options->pool_bytes, &out->device));
     struct rank_context *me = rank_context();
@@ -224,7 +229,7 @@ enum status rank_create(const struct run *run, struct world *world, const struct
     rank_context_set_action("start");
     TRY(attach_observers(out, training));
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &out->params));
-    TRY(call_hook(run->hooks.on_params_declared, run, out));
+    NOTIFY(out, on_params_declared);
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
     TRY(add_ties(out));
@@ -239,7 +244,8 @@ enum status rank_create(const struct run *run, struct world *world, const struct
     TRY(create_executor(out, training));
     if (training)
         TRY(create_optimizer(out));
-    return call_hook(run->hooks.on_weights_initialized, run, out);
+    NOTIFY(out, on_weights_initialized);
+    return OK;
 }
 
 void rank_destroy(struct rank_state *state)
@@ -253,8 +259,8 @@ void rank_destroy(struct rank_state *state)
     amax_history_destroy(state->amax);
     post_validation_destroy(state->validation);
     optimizer_destroy(state->optimizer);
-    stream_destroy(state->background.copies);
-    buffer_free(&state->background.staging);
+    stream_destroy(state->staging.copies);
+    buffer_free(&state->staging.buffer);
     buffer_free(&state->stats_buffer);
     free(state->stats_of_rank);
     buffer_free(&state->scale_buffer);
@@ -292,8 +298,8 @@ static struct batch_coord batch_coord_of(const struct rank_state *w, enum data_s
 }
 
 /* Loads the microbatches of global batch `index` and sets the destinations of their losses: each sample has
- * its own slot in the global batch, independent of the layout. In a run without data, the hook
- * on_batches_loaded fills them; a dry run only enqueues their copy. */
+ * its own slot in the global batch, independent of the layout. In a run without data, an
+ * observer's on_batches_loaded fills them; a dry run only enqueues their copy. */
 static enum status load_batches(struct rank_state *w, enum data_split split, uint64_t index)
 {
     struct batch_coord coord = batch_coord_of(w, split, index);
@@ -326,33 +332,27 @@ static enum status load(struct rank_state *w, enum data_split split, uint64_t in
     return status;
 }
 
-static enum status call_step_hook(enum status (*hook)(void *, struct rank_state *, int64_t),
-                                  struct rank_state *w, int64_t step)
-{
-    return hook != NULL ? hook(w->run->hooks.context, w, step) : OK;
-}
-
 /* Runs the schedule and reduces the gradients. */
 static enum status run_step(struct rank_state *w)
 {
-    const struct hooks *hooks = &w->run->hooks;
-    int64_t step = w->step + 1;
+    const int64_t step = w->step + 1;
     rank_context()->step = (int)step;
     event_log_begin_step(&w->log, w->compute);
     if (!w->ahead) {
         TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
-        TRY(call_step_hook(hooks->on_batches_loaded, w, step));
+        NOTIFY(w, on_batches_loaded, step);
     }
     w->ahead = false;
     TRY(send_scale(w));
     TRY(executor_step(w->executor, w->batches.list));
-    TRY(call_step_hook(hooks->on_gradients_reduced, w, step));
+    NOTIFY(w, on_gradients_reduced, step);
     rank_context_set_action("optimizer");
     device_range_begin(w->device, "reduce");
     TRY(optimizer_complete_gradients(w->optimizer));
     TRY(optimizer_report_squares(w->optimizer));
     device_range_end(w->device);
-    return call_step_hook(hooks->on_gradients_complete, w, step);
+    NOTIFY(w, on_gradients_complete, step);
+    return OK;
 }
 
 static bool wants_stop(const struct rank_state *w)
@@ -406,12 +406,10 @@ static void collect_times(struct rank_state *w, struct step_stats *out)
 
 static void collect_stats(struct rank_state *w, struct step_stats *out)
 {
-    const struct background *background = &w->background;
     const struct memory_use use = device_memory(w->device);
     *out = (struct step_stats){.rank = w->world->rank,
                                .request = request_of(w),
-                               .writes =
-                                   background->saving != NULL && !background->is_written(background->saving),
+                               .writes = w->is_writing,
                                .peak_total_bytes = use.peak_total_bytes};
     memcpy(out->peak_bytes, use.peak_bytes, sizeof out->peak_bytes);
     collect_slots(w, out->slots);
@@ -466,17 +464,23 @@ static enum status validated_update(struct rank_state *w, int64_t step, bool may
     return executor_drop_ahead(w->executor);
 }
 
+/* An observer must not see a rank that has already started the next step. */
+static bool observes_steps(const struct rank_state *w)
+{
+    for (const struct step_observer *o = w->observers; o != NULL; o = o->next)
+        if (o->on_batches_loaded != NULL || o->on_step_end != NULL)
+            return true;
+    return false;
+}
+
 static enum status step(struct rank_state *w, bool continues, struct step_result *out)
 {
-    const struct hooks *hooks = &w->run->hooks;
-    int64_t number = w->step + 1;
-    // Hooks must not observe a rank that has already started the next step.
-    bool may_guess = continues && hooks->on_batches_loaded == NULL && hooks->on_step_end == NULL;
+    const int64_t number = w->step + 1;
+    const bool may_guess = continues && !observes_steps(w);
     w->waited_ns += progress_waited_ns() - w->waited_by_end_ns; // since then in saves or evaluations
     w->has_valid_loss = false;
     TRY(run_step(w));
-    if (w->background.saving != NULL)
-        TRY(w->background.hold_update(w->background.saving));
+    NOTIFY(w, before_update, number);
     if (w->validation != NULL) {
         TRY(validated_update(w, number, may_guess, out));
     } else {
@@ -492,12 +496,12 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
         w->step = number;
     }
     event_log_end_step(&w->log, number);
-    if (w->background.saving != NULL)
-        TRY(w->background.end_copy(w->background.saving));
+    NOTIFY(w, after_update, number);
     w->waited_by_end_ns = progress_waited_ns();
     w->skipped += out->skipped;
     loss_scale_step(&w->loss_scale, out->skipped);
-    return hooks->on_step_end != NULL ? hooks->on_step_end(hooks->context, w, number, out) : OK;
+    NOTIFY(w, on_step_end, number, out);
+    return OK;
 }
 
 int64_t rank_consumed_samples(const struct rank_state *w)
@@ -540,7 +544,7 @@ enum status rank_evaluate(struct rank_state *w, double *loss, bool *stop)
         if (*stop)
             return OK;
         TRY(load(w, DATA_VALID, (uint64_t)i));
-        TRY(call_step_hook(w->run->hooks.on_batches_loaded, w, 0));
+        NOTIFY(w, on_batches_loaded, (int64_t)0);
         TRY(executor_evaluate(w->executor, w->batches.list, w->batches.count));
         rank_context_set_action("evaluate");
         TRY(optimizer_reduce_report(w->optimizer));

@@ -5,11 +5,11 @@
  *                      layers of each stage
  *   struct rank_state  of one rank: groups, device, weights, executor, optimizer, microbatches
  *
- * Hooks serve to observe a run and to inject faults: they are called when a rank is created, and at several
- * points of each step. */
+ * Observers (step_observer.h) are called when a rank is created, and at several points of each step. */
 #pragma once
 
 #include "trainer/engine/executor.h"
+#include "trainer/engine/step_observer.h"
 #include "trainer/engine/step_stats.h"
 #include "trainer/engine/stop.h"
 #include "trainer/optimizer/amax_history.h"
@@ -22,35 +22,16 @@
 
 struct checkpoint_lock;
 struct model_files;
-struct checkpoint_saving;
 struct rank_state;
-
-/* Each may be NULL. `step` counts from 1; evaluation batches are loaded with step 0. */
-struct hooks {
-    void *context;
-    /* Parameters are declared, but no memory is allocated. */
-    enum status (*on_params_declared)(void *context, struct rank_state *state);
-    enum status (*on_weights_initialized)(void *context, struct rank_state *state);
-    /* The microbatches of the step are on the device. */
-    enum status (*on_batches_loaded)(void *context, struct rank_state *state, int64_t step);
-    /* The schedule is complete, and gradients are reduced over data ranks. */
-    enum status (*on_gradients_reduced)(void *context, struct rank_state *state, int64_t step);
-    /* Gradients are also reduced over tensor ranks and tied weights. */
-    enum status (*on_gradients_complete)(void *context, struct rank_state *state, int64_t step);
-    enum status (*on_step_end)(void *context, struct rank_state *state, int64_t step,
-                               const struct step_result *result);
-    /* Runs in place of stage_ops_run() (struct stage_ops_hook). */
-    enum status (*run_stage_ops)(void *context, const struct stage_ops *ops, struct graph **graph);
-};
 
 struct run {
     const struct recipe *recipe;
-    struct data *data; // NULL: no data is read; the hook on_batches_loaded has to fill the microbatches
+    struct data *data; // NULL: no data is read; an observer's on_batches_loaded has to fill the microbatches
     struct schedule *schedule;
     bool has_callers_schedule; // it is not the run's own
     int *stage_first_layer;    // [stages + 1]
     struct mesh mesh;
-    struct hooks hooks;
+    struct step_observer observer;           // of every rank
     struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
     struct model_files *model_files;         // for its checkpoints, of rank 0's process; NULL: none
     int64_t row_tokens;     // of a sequence in forward passes without training; 0: model.seq_length
@@ -88,20 +69,17 @@ int run_threads(const struct run *run, int world_size);
 struct tokenizer;
 MUST_USE enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out);
 
-/* A checkpoint that is written in the background (trainer/checkpoint/checkpoint.h). */
-struct background {
-    struct buffer staging; // host memory for a copy of the state; none without checkpoint.async_save
-    struct stream *copies; // to `staging`; a stream of its own
-    struct checkpoint_saving *saving; // NULL: none
-    bool (*is_written)(const struct checkpoint_saving *saving);
-    enum status (*hold_update)(struct checkpoint_saving *saving); // before the state changes
-    enum status (*end_copy)(struct checkpoint_saving *saving);    // at the end of the step
+/* For checkpoint.async_save: host memory for a copy of the state, and the stream of the copy. */
+struct save_staging {
+    struct buffer buffer;
+    struct stream *copies;
 };
 
 struct rank_state {
     const struct run *run;
     struct world *world;
     struct mesh mesh;
+    const struct step_observer *observers; // a list
     struct groups *groups;
     struct device *device;
     struct tracer *tracer; // NULL: nothing is traced
@@ -118,7 +96,8 @@ struct rank_state {
     struct post_validation *validation; // NULL: each step waits for the whole world
     bool ahead;                         // the look-ahead forwards of the next step have run
     bool wants_stop;                    // requests a stop on all ranks, as an exit signal does
-    struct background background;
+    struct save_staging staging;
+    bool is_writing;             // this rank writes a checkpoint in the background
     int saves_asked, saves_done; // save signals of this process that were requested, and that were saved for
     double stop_at_s; // requests a stop on all ranks after the first step that ends at or after this time; 0:
                       // never
@@ -150,6 +129,9 @@ struct rank_options {
 MUST_USE enum status rank_create(const struct run *run, struct world *world,
                                  const struct rank_options *options, struct rank_state *out);
 void rank_destroy(struct rank_state *state);
+
+/* Adds an observer, which outlives the rank, before those that it has. */
+void rank_observe(struct rank_state *state, struct step_observer *observer);
 
 /* The configuration of an executor of this rank, for microbatches of `sequences` of `row_tokens` each. */
 struct executor_config rank_executor_config(struct rank_state *state, bool training, int64_t sequences,

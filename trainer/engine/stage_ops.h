@@ -17,9 +17,3 @@ struct stage_ops {
 /* graph NULL: enqueues the ops. They are also enqueued if the gradients of a layer are reduced as soon as
  * they are finished: a graph replay would not start that communication. */
 MUST_USE enum status stage_ops_run(const struct stage_ops *ops, struct graph **graph);
-
-/* Runs in place of stage_ops_run(), which it may call. */
-struct stage_ops_hook {
-    enum status (*run)(void *context, const struct stage_ops *ops, struct graph **graph); // NULL: no hook
-    void *context;
-};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/stop.h"
 
+#include "trainer/progress/monitor.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -29,10 +31,9 @@ struct stop {
     atomic_int saves;     // number of save signals
     pthread_mutex_t lock; // held while a signal is read and handled; protects the members below
     bool training;
-    int interrupts;         // number of SIGINT
-    struct text checkpoint; // empty: no checkpoint
-    atomic_int *leaving;    // of the monitor; NULL: none
-    const atomic_int *reported;
+    int interrupts;          // number of SIGINT
+    struct text checkpoint;  // empty: no checkpoint
+    struct monitor *monitor; // NULL: none
 };
 
 static const char *name_of(int number)
@@ -60,8 +61,7 @@ static void wait_for_rank_zero(const struct stop *stop, pid_t sender)
 static _Noreturn void end_before_training(const struct stop *stop, int number, pid_t sender)
 {
     bool saved = stop->checkpoint.length > 0;
-    if (stop->leaving != NULL)
-        atomic_store(stop->leaving, 1);
+    monitor_set_leaving(stop->monitor);
     wait_for_rank_zero(stop, sender);
     die_of(saved ? STOPPED : INTERRUPTED, "%s before the first step: nothing was trained; %s",
            name_of(number), saved ? stop->checkpoint.chars : "there is no checkpoint yet");
@@ -69,8 +69,7 @@ static _Noreturn void end_before_training(const struct stop *stop, int number, p
 
 static _Noreturn void end_at_once(const struct stop *stop, pid_t sender)
 {
-    if (stop->leaving != NULL)
-        atomic_store(stop->leaving, 1);
+    monitor_set_leaving(stop->monitor);
     wait_for_rank_zero(stop, sender);
     die_of(INTERRUPTED, "a second SIGINT: ended at once; steps after the last complete checkpoint are lost");
 }
@@ -86,7 +85,7 @@ static void receive(struct stop *stop, int number, pid_t sender)
         text_add(&line,
                  "%s: the running step is finished and saved, then the run stops; %s ends it at once\n",
                  name_of(number), number == SIGINT ? "a second SIGINT" : "SIGINT twice");
-        if (stop->is_rank_zero && (stop->reported == NULL || atomic_load(stop->reported) == 0))
+        if (stop->is_rank_zero && !monitor_has_reported(stop->monitor))
             (void)!write(STDERR_FILENO, line.chars, line.length);
     }
     text_free(&line);
@@ -212,13 +211,12 @@ void stop_set_checkpoint(struct stop *stop, const char *where)
     pthread_mutex_unlock(&stop->lock);
 }
 
-void stop_set_leaving(struct stop *stop, atomic_int *leaving, const atomic_int *reported)
+void stop_set_monitor(struct stop *stop, struct monitor *monitor)
 {
     if (stop == NULL)
         return;
     pthread_mutex_lock(&stop->lock);
-    stop->leaving = leaving;
-    stop->reported = reported;
+    stop->monitor = monitor;
     pthread_mutex_unlock(&stop->lock);
 }
 

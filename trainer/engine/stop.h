@@ -14,8 +14,6 @@
 
 #include "trainer/recipe/recipe.h"
 
-#include <stdatomic.h>
-
 struct stop;
 
 /* Handles the recipe's exit signals and save signals (NULL: none), and unblocks the other signals that a
@@ -30,10 +28,10 @@ void stop_destroy(struct stop *stop);
 
 /* Sets the checkpoint to resume from, for a signal before the first step: "step 7 is saved in runs/a". */
 void stop_set_checkpoint(struct stop *stop, const char *where);
-/* `leaving` becomes 1 before the process exits because of a signal: for monitors of the other processes
- * (trainer/progress/monitor.h). `reported` is not 0 after the report of a hang: the launcher then ends the
- * other processes, which is no message. NULL: none. */
-void stop_set_leaving(struct stop *stop, atomic_int *leaving, const atomic_int *reported);
+/* The monitor that is told before the process exits because of a signal, and that knows whether a hang was
+ * reported: the launcher then ends the other processes, which is no message. NULL: none. */
+struct monitor;
+void stop_set_monitor(struct stop *stop, struct monitor *monitor);
 /* Marks the start of the first step: signals are recorded from now on. Any rank may call it, more than once.
  * Accepts NULL. */
 void stop_training(struct stop *stop);

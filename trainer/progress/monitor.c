@@ -61,7 +61,8 @@ static void *watch(void *argument)
         last_ns = now_ns;
         if (page_is_reported(m->page))
             await_report(m);
-        else if (atomic_load(monitor_leaving(m)) == 0 && monitor_is_primary(m))
+        else if (atomic_load(&page_process(m->page, page_own_index(m->page))->leaving) == 0 &&
+                 monitor_is_primary(m))
             monitor_judge(m, passed_ns);
         monitor_heartbeat(m);
         spent_ns = clock_ns() - now_ns; // waiting for other nodes
@@ -175,7 +176,7 @@ void monitor_stop(struct monitor *m)
     if (m == NULL)
         return;
     progress_end(); // this thread may have been a rank
-    atomic_store(monitor_leaving(m), 1);
+    monitor_set_leaving(m);
     CHECK(write(m->wake, &one, sizeof one) == (ssize_t)sizeof one);
     pthread_join(m->thread, NULL);
     destroy(m);
@@ -273,12 +274,13 @@ void monitor_connect(struct monitor *m, const struct control_address *address)
     atomic_store(&m->connected, true);
 }
 
-atomic_int *monitor_leaving(struct monitor *m)
+void monitor_set_leaving(struct monitor *m)
 {
-    return m != NULL ? &page_process(m->page, page_own_index(m->page))->leaving : NULL;
+    if (m != NULL)
+        atomic_store(&page_process(m->page, page_own_index(m->page))->leaving, 1);
 }
 
-const atomic_int *monitor_reported(const struct monitor *m)
+bool monitor_has_reported(const struct monitor *m)
 {
-    return m != NULL ? page_reported(m->page) : NULL;
+    return m != NULL && page_is_reported(m->page);
 }

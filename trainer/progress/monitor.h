@@ -63,7 +63,7 @@ struct control_address;
 MUST_USE enum status monitor_address(struct monitor *monitor, struct control_address *out);
 void monitor_connect(struct monitor *monitor, const struct control_address *address);
 
-/* Set it to 1 before this process exits with a message of its own; NULL without a monitor. */
-atomic_int *monitor_leaving(struct monitor *monitor);
-/* Not 0 once a hang is reported on this node; NULL without a monitor. */
-const atomic_int *monitor_reported(const struct monitor *monitor);
+/* This process is about to exit with a message of its own. Does nothing without a monitor. */
+void monitor_set_leaving(struct monitor *monitor);
+/* True once a hang is reported on this node; false without a monitor. */
+bool monitor_has_reported(const struct monitor *monitor);

@@ -344,12 +344,7 @@ bool page_claim_report(struct page *page)
 
 bool page_is_reported(const struct page *page)
 {
-    return atomic_load(page_reported(page)) != 0;
-}
-
-const atomic_int *page_reported(const struct page *page)
-{
-    return &page->shared->reported;
+    return atomic_load(&page->shared->reported) != 0;
 }
 
 void page_end(struct page *page)

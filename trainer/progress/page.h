@@ -67,7 +67,6 @@ struct progress_slot *page_claim_slot(struct page *page);
 /* Claims the report of the node: true for the first caller only. */
 bool page_claim_report(struct page *page);
 bool page_is_reported(const struct page *page);
-const atomic_int *page_reported(const struct page *page);
 /* Tells all processes to exit. */
 void page_end(struct page *page);
 bool page_is_ending(const struct page *page);

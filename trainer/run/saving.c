@@ -20,6 +20,33 @@ static bool is_multiple(int64_t interval, int64_t step)
     return interval > 0 && step % interval == 0;
 }
 
+/* ---- in a step ---- */
+
+static enum status before_update(void *context, struct rank_state *state, int64_t step)
+{
+    struct saver *s = context;
+    (void)step;
+    state->is_writing = !checkpoint_is_written(s->saving);
+    return s->saving != NULL ? checkpoint_hold_update(s->saving) : OK;
+}
+
+static enum status after_update(void *context, struct rank_state *state, int64_t step)
+{
+    struct saver *s = context;
+    (void)state, (void)step;
+    return s->saving != NULL ? checkpoint_end_copy(s->saving) : OK;
+}
+
+void saver_attach(struct saver *s, struct rank_state *state)
+{
+    s->rank_state = state;
+    s->observer =
+        (struct step_observer){.context = s, .before_update = before_update, .after_update = after_update};
+    rank_observe(state, &s->observer);
+}
+
+/* ---- between steps ---- */
+
 void saver_plan(struct saver *s)
 {
     struct rank_state *w = s->rank_state;
@@ -32,7 +59,7 @@ void saver_plan(struct saver *s)
 void saver_read_requests(struct saver *s)
 {
     const struct rank_state *w = s->rank_state;
-    s->written = w->background.saving != NULL && w->stats.request == REQUEST_NOTHING && !w->stats.writes;
+    s->written = s->saving != NULL && w->stats.request == REQUEST_NOTHING && !w->stats.writes;
     s->due = s->due || w->stats.request >= REQUEST_SAVE;
 }
 
@@ -61,9 +88,8 @@ static enum status save_at_once(struct saver *s, int64_t step)
 
 enum status saver_finish(struct saver *s, bool *saved)
 {
-    struct background *background = &s->rank_state->background;
-    struct checkpoint_saving *saving = background->saving;
-    background->saving = NULL;
+    struct checkpoint_saving *saving = s->saving;
+    s->saving = NULL;
     s->written = *saved = false;
     if (checkpoint_finish(saving) == OK)
         return OK;
@@ -73,12 +99,8 @@ enum status saver_finish(struct saver *s, bool *saved)
 
 static enum status begin_in_background(struct saver *s)
 {
-    struct background *background = &s->rank_state->background;
-    background->is_written = checkpoint_is_written;
-    background->hold_update = checkpoint_hold_update;
-    background->end_copy = checkpoint_end_copy;
     s->saving_loss = s->rank_state->has_valid_loss ? s->rank_state->valid_loss : INFINITY;
-    if (checkpoint_begin(s->rank_state, true, &background->saving) == OK)
+    if (checkpoint_begin(s->rank_state, true, &s->saving) == OK)
         return OK;
     return save_at_once(s, s->rank_state->step);
 }
@@ -93,7 +115,7 @@ enum status saver_is_best(const struct saver *s, bool *best)
         return OK;
     if (w->world->rank == 0) {
         const struct best_checkpoint known = best_read(recipe->save);
-        const bool beats_saving = w->background.saving == NULL || w->valid_loss < s->saving_loss;
+        const bool beats_saving = s->saving == NULL || w->valid_loss < s->saving_loss;
         is_best = beats_saving && (known.step < 0 || w->valid_loss < known.loss) ? 1.0 : 0.0;
     }
     TRY(rank_agree_max(w, &is_best, 1));
@@ -118,7 +140,7 @@ enum status saver_save(struct saver *s, bool last)
 enum status saver_save_in_memory(struct saver *s)
 {
     const struct rank_state *w = s->rank_state;
-    const bool is_on_disk = s->saved == w->step && w->background.saving == NULL;
+    const bool is_on_disk = s->saved == w->step && s->saving == NULL;
     if (!is_memory_due(s, w->step) || is_on_disk)
         return OK;
     const int64_t begin_ns = clock_ns();
@@ -148,9 +170,8 @@ static enum status wait_until_written(const struct checkpoint_saving *saving)
 
 static enum status publish_late(struct saver *s)
 {
-    struct background *background = &s->rank_state->background;
-    struct checkpoint_saving *saving = background->saving;
-    background->saving = NULL;
+    struct checkpoint_saving *saving = s->saving;
+    s->saving = NULL;
     rank_context_set_action("save");
     enum status status = checkpoint_end_copy(saving);
     if (status == OK)
@@ -164,7 +185,7 @@ enum status saver_rescue(struct saver *s, enum status failure)
     const struct rank_state *w = s->rank_state;
     // During a look-ahead, messages of the next step are in flight.
     const bool together = (w->world->size == 1 || failure == NOT_FINITE) && !w->ahead;
-    if (failure == OK || failure == STOPPED || w->background.saving == NULL || !together)
+    if (failure == OK || failure == STOPPED || s->saving == NULL || !together)
         return failure;
     struct text why = {0};
     text_add(&why, "%s", fail_text());

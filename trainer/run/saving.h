@@ -8,11 +8,16 @@
 struct saver {
     struct rank_state *rank_state;
     struct memory_checkpoints *memory; // NULL: none
+    struct checkpoint_saving *saving;  // in the background; NULL: none
+    struct step_observer observer;     // lets the copy of the state end before the update
     int64_t saved;                     // step of the last save; -1: none
     double saving_loss;                // validation loss of what is saved in the background; INFINITY: none
     bool written; // all ranks have written the checkpoint that is saved in the background
     bool due;     // agreed on by all ranks: save as soon as no look-ahead is in progress
 };
+
+/* Takes part in the steps of the rank; sets rank_state and observer. */
+void saver_attach(struct saver *saver, struct rank_state *state);
 
 /* The clock of rank 0 decides when to save next. */
 void saver_plan(struct saver *saver);

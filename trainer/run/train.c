@@ -393,7 +393,7 @@ static enum status run_rank(struct session *session, const struct training *trai
     TRY(checkpoint_reserve(&session->rank_state));
     if (training->launched)
         TRY(connect_monitors(&session->rank_state, training->monitor));
-    session->saver.rank_state = &session->rank_state;
+    saver_attach(&session->saver, &session->rank_state);
     const enum status status = begin(session);
     if (status != OK)
         memory_checkpoints_undo(session->saver.memory);
@@ -448,8 +448,7 @@ static enum status start_monitor(struct training *training, const struct recipe 
     };
     training->launched = launched;
     TRY(monitor_start(&config, &training->monitor));
-    stop_set_leaving(training->run.stop, monitor_leaving(training->monitor),
-                     monitor_reported(training->monitor));
+    stop_set_monitor(training->run.stop, training->monitor);
     return OK;
 }
 
@@ -482,7 +481,7 @@ static enum status run_world(struct training *training, const struct recipe *rec
     }
     const struct world_options options = recipe_world(recipe, size);
     enum status status = world_run_as(&options, rank_main, training);
-    stop_set_leaving(training->run.stop, NULL, NULL);
+    stop_set_monitor(training->run.stop, NULL);
     monitor_stop(training->monitor);
     return status;
 }

@@ -396,7 +396,7 @@ static enum status run_perturbed(const struct verify_options *options, struct ru
         if (!is_perturbed(options->one_rank.recipe))
             return OK;
         runs->perturbed.draw = draw;
-        TRY(verify_run(&options->one_rank, (struct hooks){0}, &runs->perturbed));
+        TRY(verify_run(&options->one_rank, (struct step_observer){0}, &runs->perturbed));
         if (!runs->perturbed.skipped)
             response_add(response, runs->one.end, runs->perturbed.end, draw == 1);
     }
@@ -411,7 +411,7 @@ static enum status run_all(const struct verify_options *options, struct runs *ru
     struct verify_run *one = &runs->one, *layout = &runs->layout;
     for (;; *scale = fmax(*scale * 0.5, precision->min_loss_scale)) {
         one->loss_scale = layout->loss_scale = runs->perturbed.loss_scale = *scale;
-        TRY(verify_run(&options->one_rank, (struct hooks){0}, one));
+        TRY(verify_run(&options->one_rank, (struct step_observer){0}, one));
         if (!one->skipped)
             TRY(verify_run(&options->layout, options->injected, layout));
         if (!one->skipped && !layout->skipped)

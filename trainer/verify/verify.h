@@ -71,7 +71,7 @@ struct verify_side {
 struct verify_options {
     struct verify_side layout, one_rank;
     int steps;
-    struct hooks injected;
+    struct step_observer injected;
     FILE *progress;
 };
 

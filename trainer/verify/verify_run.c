@@ -88,7 +88,7 @@ static enum status run_rank(struct world *world, void *argument)
     return memory_need_explain(shared->run.recipe, &state, one_step(shared, world, &state));
 }
 
-enum status verify_run(const struct verify_side *side, struct hooks hooks, struct verify_run *step)
+enum status verify_run(const struct verify_side *side, struct step_observer observer, struct verify_run *step)
 {
     const struct recipe *recipe = side->recipe;
     struct shared_run shared = {.needs = side->needs, .step = step};
@@ -99,9 +99,9 @@ enum status verify_run(const struct verify_side *side, struct hooks hooks, struc
             return fail(NO_MEMORY, "no memory to perturb %d ranks", ranks);
     }
     enum status status = run_create_with_schedule(recipe, side->schedule, true, &shared.run);
-    shared.run.hooks = hooks;
-    if (step->begin != NULL && step->initial == NULL && hooks.on_params_declared == NULL)
-        shared.run.hooks.on_params_declared = skip_initialization;
+    shared.run.observer = observer;
+    if (step->begin != NULL && step->initial == NULL && observer.on_params_declared == NULL)
+        shared.run.observer.on_params_declared = skip_initialization;
     const struct world_options options = recipe_world_of_threads(recipe, ranks);
     if (status == OK)
         status = world_run_as(&options, run_rank, &shared);

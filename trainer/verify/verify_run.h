@@ -17,4 +17,5 @@ struct verify_run {
                        // otherwise it has gradients and the loss
 };
 
-MUST_USE enum status verify_run(const struct verify_side *side, struct hooks hooks, struct verify_run *step);
+MUST_USE enum status verify_run(const struct verify_side *side, struct step_observer observer,
+                                struct verify_run *step);

@@ -120,7 +120,7 @@ static int nccl_order(const struct tiny *tiny, const struct trace *reference)
                                     .common = COMMON,
                                     .layout = "cluster.transport=nccl deterministic=false dp=4",
                                     .one = ""};
-    if (tiny_verify(tiny, &comparison, 1, (struct hooks){0}, &report) != OK)
+    if (tiny_verify(tiny, &comparison, 1, (struct step_observer){0}, &report) != OK)
         failures += report_failure("verify", fail_text());
     else if (report.outside > 0)
         failures += report_failure("verify", "outside of the bounds");
@@ -155,9 +155,9 @@ static int check_connections(const struct tiny *tiny, const char *layout)
     struct recipe *recipe = NULL;
     struct trace trace;
     struct trace_options options = {.transport = "nccl",
-                                    .hooks = {.context = &connections,
-                                              .on_weights_initialized = count_before,
-                                              .on_step_end = count_later}};
+                                    .observer = {.context = &connections,
+                                                 .on_weights_initialized = count_before,
+                                                 .on_step_end = count_later}};
     enum status status =
         tiny_recipe(tiny, TINY_GPT, COMMON "cluster.transport=nccl deterministic=false", layout, 0, &recipe);
     if (status == OK)
@@ -185,7 +185,7 @@ static int compare_with_cpu(const struct tiny *tiny, const char *precision)
                                     .layout = "cluster.device=cuda tp=2 dp=2 pp=2 parallel.zero_stage=1",
                                     .one = ""};
     int failures = 0;
-    if (tiny_verify(tiny, &comparison, 2, (struct hooks){0}, &report) != OK)
+    if (tiny_verify(tiny, &comparison, 2, (struct step_observer){0}, &report) != OK)
         failures += report_failure(precision, fail_text());
     else if (report.outside > 0)
         failures += report_failure(precision, "outside of the bounds of the cpu");

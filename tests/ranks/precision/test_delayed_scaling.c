@@ -221,10 +221,10 @@ static enum status run(const struct tiny *tiny, const char *more, struct trace_o
     text_free(&keys);
     TRY(status);
     options.transport = "local";
-    options.hooks = (struct hooks){.context = context,
-                                   .on_batches_loaded = inject_loaded,
-                                   .on_gradients_complete = inject,
-                                   .on_step_end = keep_newest};
+    options.observer = (struct step_observer){.context = context,
+                                              .on_batches_loaded = inject_loaded,
+                                              .on_gradients_complete = inject,
+                                              .on_step_end = keep_newest};
     status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;

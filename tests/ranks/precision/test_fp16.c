@@ -40,7 +40,7 @@ static const struct trial {
     {"", "pp=4 pipeline.optimizer_post_validation=true"},
 };
 
-/* State of the hooks. Each rank writes its own elements. */
+/* State of the observers. Each rank writes its own elements. */
 struct observations {
     int64_t from, to; // the steps with an overflow
     float weight;     // of the token
@@ -52,7 +52,7 @@ struct observations {
     double largest_change; // of a bias that starts at 0, in the step after the first skipped one
 };
 
-/* ---- hooks ---- */
+/* ---- observers ---- */
 
 /* The last tensor and data rank; of the pipeline ranks those whose head reads it. */
 static enum status inject(void *context, struct rank_state *w, int64_t step)
@@ -115,10 +115,10 @@ static enum status keep_initial_state(void *context, struct rank_state *w)
 /* ---- one skipped step everywhere ---- */
 
 static enum status run(const struct tiny *tiny, enum tiny_family family, const char *common,
-                       const char *layout, struct hooks hooks, struct trace *trace)
+                       const char *layout, struct step_observer observer, struct trace *trace)
 {
     struct recipe *recipe = NULL;
-    struct trace_options options = {.transport = "local", .hooks = hooks};
+    struct trace_options options = {.transport = "local", .observer = observer};
     TRY(tiny_recipe(tiny, family, common, layout, 0, &recipe));
     enum status status = trace_run(recipe, &options, trace);
     recipe_destroy(recipe);
@@ -153,11 +153,11 @@ static enum status check_trial(const struct tiny *tiny, enum tiny_family family,
     *seen = (struct observations){.from = FROM, .to = FROM, .weight = 0x1p20F};
     snprintf(common, sizeof common, "%s%s train.train_iters=%d precision.%s=1024", FP16, trial->common, STEPS,
              fixed ? "loss_scale" : "initial_loss_scale");
-    struct hooks hooks = {.context = seen,
-                          .on_weights_initialized = keep_initial_state,
-                          .on_batches_loaded = inject,
-                          .on_step_end = keep_result};
-    enum status status = run(tiny, family, common, trial->layout, hooks, &trace);
+    struct step_observer observer = {.context = seen,
+                                     .on_weights_initialized = keep_initial_state,
+                                     .on_batches_loaded = inject,
+                                     .on_step_end = keep_result};
+    enum status status = run(tiny, family, common, trial->layout, observer, &trace);
     int ranks = 1;
     while (ranks < MAX_RANKS && seen->state[ranks][0] != 0)
         ranks++;
@@ -193,8 +193,9 @@ static enum status check_count(const struct tiny *tiny)
     struct observations seen = {.from = 1, .to = 1, .weight = 0x1p20F};
     struct trace trace = {.steps = 0};
     struct recipe *recipe = NULL;
-    struct hooks hooks = {.context = &seen, .on_batches_loaded = inject, .on_step_end = find_change};
-    TRY(run(tiny, TINY_GPT, FP16 "precision.loss_scale=1024 train.train_iters=3", "", hooks, &trace));
+    struct step_observer observer = {
+        .context = &seen, .on_batches_loaded = inject, .on_step_end = find_change};
+    TRY(run(tiny, TINY_GPT, FP16 "precision.loss_scale=1024 train.train_iters=3", "", observer, &trace));
     TRY(tiny_recipe(tiny, TINY_GPT, "", "", 0, &recipe));
     double first = learning_rate(&recipe->optimizer, 1), second = learning_rate(&recipe->optimizer, 2);
     recipe_destroy(recipe);
@@ -215,7 +216,7 @@ static enum status check_end(const struct tiny *tiny, const char *common, float 
     CHECK(seen != NULL);
     *seen = (struct observations){.from = 1, .to = INT64_MAX, .weight = weight};
     enum status status = run(tiny, TINY_GPT, common, "pp=2",
-                             (struct hooks){.context = seen, .on_batches_loaded = inject}, &trace);
+                             (struct step_observer){.context = seen, .on_batches_loaded = inject}, &trace);
     free(seen);
     if (status != NOT_FINITE)
         return fail(OUT_OF_BOUND, "%s: the run ended with %s", common, status_name(status));

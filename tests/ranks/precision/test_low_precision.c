@@ -574,7 +574,7 @@ static int check_bounds(const struct tiny *tiny)
     int failures = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i += UNDER_SANITIZER ? 3 : 1) {
         struct verify_report report = {0};
-        enum status status = tiny_verify(tiny, &cases[i], 2, (struct hooks){0}, &report);
+        enum status status = tiny_verify(tiny, &cases[i], 2, (struct step_observer){0}, &report);
         bool bad = status != OK || report.outside != 0 || !(report.largest > 0.0);
         printf("%s, %s: %d out of bounds, the largest error is %.3f of its bound\n", cases[i].common,
                cases[i].layout, report.outside, report.largest);

@@ -317,7 +317,8 @@ static enum status continues_the_samples(void)
         TRY(episode_open(small, sizes[i], &episode));
         episode.loads = i > 0;
         episode.steps = 2 + i % 2;
-        episode.run.hooks = (struct hooks){.context = &episode, .on_batches_loaded = count_samples};
+        episode.run.observer =
+            (struct step_observer){.context = &episode, .on_batches_loaded = count_samples};
         samples += episode.steps * (int)episode.recipe->train.global_batch_size;
         enum status status = run_ranks(&episode);
         for (int s = 0; s < MAX_SAMPLES; s++)

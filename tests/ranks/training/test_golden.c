@@ -338,12 +338,12 @@ static enum status run_world(const struct golden *golden, const struct params *p
     for (int s = 0; s < golden->steps; s++)
         TRY(snapshot_create(params, &run->record.step[s]));
     TRY(run_create(recipe, false, &run->config));
-    run->config.hooks = (struct hooks){.context = run,
-                                       .on_params_declared = declared,
-                                       .on_weights_initialized = built,
-                                       .on_batches_loaded = loaded,
-                                       .on_gradients_complete = reduced,
-                                       .on_step_end = stepped};
+    run->config.observer = (struct step_observer){.context = run,
+                                                  .on_params_declared = declared,
+                                                  .on_weights_initialized = built,
+                                                  .on_batches_loaded = loaded,
+                                                  .on_gradients_complete = reduced,
+                                                  .on_step_end = stepped};
     return world_run("local", recipe_world_size(recipe), rank_body, run);
 }
 

@@ -144,11 +144,11 @@ static enum status train(const struct tiny *tiny, const char *layout, struct wat
     TRY(tiny_recipe(tiny, TINY_GPT, SMALL TINY_DROPOUT, layout, 0, &recipe));
     struct trace_options options = {.transport = recipe_transport(recipe)};
     if (watch != NULL)
-        options.hooks = (struct hooks){.context = watch,
-                                       .on_params_declared = declared,
-                                       .on_weights_initialized = built,
-                                       .on_gradients_complete = reduced,
-                                       .on_step_end = stepped};
+        options.observer = (struct step_observer){.context = watch,
+                                                  .on_params_declared = declared,
+                                                  .on_weights_initialized = built,
+                                                  .on_gradients_complete = reduced,
+                                                  .on_step_end = stepped};
     enum status status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;

@@ -93,9 +93,9 @@ static enum status train(const struct tiny *tiny, const struct graph_case *c, co
         .evaluates_often = c->often,
         .looks_ahead = !c->often,
         .stop_after = c->stops ? 1 : 0,
-        .hooks = {.context = watch, .on_batches_loaded = loaded, .on_step_end = stepped}};
+        .observer = {.context = watch, .on_batches_loaded = loaded, .on_step_end = stepped}};
     if (strstr(c->layout, "post_validation") != NULL) // ranks look ahead when no observer is set
-        options.hooks = (struct hooks){0};
+        options.observer = (struct step_observer){0};
     *out = (struct trace){0};
     enum status status = trace_run(recipe, &options, out);
     if (status == OK && c->stops) {

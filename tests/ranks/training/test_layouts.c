@@ -484,7 +484,7 @@ static void check_loaded(struct test *test, const struct layout_group *group, co
 {
     int counts[2] = {0};
     struct trace_options options = {.transport = "local",
-                                    .hooks = {counts, .on_batches_loaded = count_loaded}};
+                                    .observer = {counts, .on_batches_loaded = count_loaded}};
     struct trace trace = {.steps = 0};
     enum status status = run(&test->tiny, group, group->layouts[0], &options, &trace);
     test->runs++;
@@ -497,7 +497,7 @@ static void check_loaded(struct test *test, const struct layout_group *group, co
 /* Tests the comparison itself: it must detect a difference of one bit, and name it. */
 static void check_flipped(struct test *test, const struct layout_group *group, const struct trace *reference)
 {
-    struct trace_options options = {.transport = "local", .hooks = {.on_step_end = flip_bit}};
+    struct trace_options options = {.transport = "local", .observer = {.on_step_end = flip_bit}};
     struct trace trace = {.steps = 0};
     struct text why = {0};
     enum status status = run(&test->tiny, group, group->layouts[0], &options, &trace);

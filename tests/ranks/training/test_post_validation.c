@@ -244,7 +244,7 @@ static void check_fault(struct test *test, const struct subject *subject, const 
     char messages[2][1024], on[WORDS_CHARS], what[200];
     enum status status[2];
     struct trace_options options = ahead_of_steps;
-    options.hooks = (struct hooks){.context = &fault, .on_gradients_reduced = inject};
+    options.observer = (struct step_observer){.context = &fault, .on_gradients_reduced = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     snprintf(what, sizeof what, "%s, %g on pipeline rank %d in step %d", subject->name, (double)fault.value,
              fault.pp, (int)fault.step);
@@ -269,7 +269,7 @@ static void check_unchecked(struct test *test, const struct subject *subject, co
     struct text why = {0};
     struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
     struct trace_options options = ahead_of_steps;
-    options.hooks = (struct hooks){.context = &fault, .on_gradients_reduced = inject};
+    options.observer = (struct step_observer){.context = &fault, .on_gradients_reduced = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     enum status status = run(test, subject, common, layout, &options, &traces[0]);
     if (status == OK)
@@ -290,7 +290,7 @@ static void check_skipped(struct test *test, const struct subject *subject, cons
     struct text why = {0};
     struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
     struct trace_options options = ahead_of_steps;
-    options.hooks = (struct hooks){.context = &fault, .on_gradients_reduced = inject};
+    options.observer = (struct step_observer){.context = &fault, .on_gradients_reduced = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     snprintf(common, sizeof common, "%s precision.params_dtype=fp16 precision.hysteresis=1 %s", CLIP("0"),
              scale);

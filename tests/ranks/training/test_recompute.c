@@ -104,7 +104,7 @@ static enum status run(const struct test *test, const struct layout_group *group
                        struct memory_use *use, struct trace *out)
 {
     struct trace_options options = {.transport = "local",
-                                    .hooks = {use, .on_weights_initialized = note_memory}};
+                                    .observer = {use, .on_weights_initialized = note_memory}};
     return run_short(test, group, layout, options, out);
 }
 

@@ -118,7 +118,7 @@ static void compare_within_bound(struct test *test, const struct point *x)
     common_text(x->layers, x->m, common);
     layout_text(x, layout);
     struct comparison comparison = {variants[x->variant].family, common, layout, ""};
-    enum status status = tiny_verify(&test->tiny, &comparison, STEPS, (struct hooks){0}, &report);
+    enum status status = tiny_verify(&test->tiny, &comparison, STEPS, (struct step_observer){0}, &report);
     bool good = status == OK && report.outside == 0;
     record(test, x, good, status == OK ? "out of bounds" : fail_text());
     if (status == OK && !good)

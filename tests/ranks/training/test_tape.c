@@ -182,7 +182,7 @@ static enum status open_job(const struct recipe *recipe, struct tape_case *job)
     CHECK(recipe_world_size(recipe) <= MAX_RANKS);
     *job = (struct tape_case){.processes = false};
     TRY(run_create(recipe, true, &job->run));
-    job->run.hooks = (struct hooks){.context = job, .on_params_declared = observe};
+    job->run.observer = (struct step_observer){.context = job, .on_params_declared = observe};
     return OK;
 }
 

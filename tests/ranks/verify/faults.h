@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Faults that test_faults.c injects into a layout's run: hooks of rank_state.h, called on every rank, each
- * modifying its own rank's state only. Those of tables, gradients and the optimizer are in test_faults.c
- * itself. */
+/* Faults that test_faults.c injects into a layout's run: functions of a step observer, called on every rank,
+ * each modifying its own rank's state only. Those of tables, gradients and the optimizer are in
+ * test_faults.c itself. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-// A hook has the signature of rank_state.h, whether or not a fault uses the step.
+// A function of a step observer has its signature, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static int64_t tokens_of(const struct rank_state *w)

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-// A hook has the signature of rank_state.h, whether or not a fault uses the step.
+// A function of a step observer has its signature, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* Every tp rank uses tp rank 0: tokens and heads are numbered from zero on each. */

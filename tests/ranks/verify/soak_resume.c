@@ -145,7 +145,7 @@ static enum status compare_steps(struct pair *pair, const struct recipe *second)
                                  .begin = i == 0 ? &pair->saved : &pair->steps[i - 1].end,
                                  .end = &end,
                                  .loss_scale = step->scale};
-        status = verify_run(&(struct verify_side){.recipe = second}, (struct hooks){0}, &run);
+        status = verify_run(&(struct verify_side){.recipe = second}, (struct step_observer){0}, &run);
         if (status == OK && run.skipped != step->result.skipped)
             status = fail(OUT_OF_BOUND, "step %d: skipped %d, from memory %d", SAVED_AFTER + i + 1,
                           step->result.skipped, run.skipped);

@@ -31,7 +31,7 @@ static bool run_one(const struct tiny *tiny, uint64_t number, int steps, bool al
     enum status status = random_recipe(tiny, number, steps, &draw);
     if (status == OK) {
         const struct comparison comparison = {draw.family, draw.common, draw.layout, draw.one};
-        status = tiny_verify(tiny, &comparison, steps, (struct hooks){0}, &report);
+        status = tiny_verify(tiny, &comparison, steps, (struct step_observer){0}, &report);
     }
     bool good = status == OK && report.outside == 0;
     printf("run %llu %s", (unsigned long long)number, status != OK ? "FAILED" : good ? "ok" : "ALARM");

@@ -106,7 +106,7 @@ static void check(struct test *test, const struct comparison *c)
     char common[400];
     snprintf(common, sizeof common, "%s seed=%s", c->common, test->seed);
     struct comparison seeded = {c->family, common, c->layout, c->one};
-    enum status status = tiny_verify(&test->tiny, &seeded, 3, (struct hooks){0}, &report);
+    enum status status = tiny_verify(&test->tiny, &seeded, 3, (struct step_observer){0}, &report);
     double first = 1.0;
     if (status == OK) {
         for (int q = 0; q < QUANTITIES; q++)
@@ -170,8 +170,8 @@ static void check_local_rounding(struct test *test)
 {
     const struct comparison c = {TINY_GPT, BF16_ALL NO_MASTERS "train.micro_batch_size=1",
                                  "tp=2 dp=2 parallel.zero_stage=1", ""};
-    const struct hooks injected = {.on_gradients_complete = round_by_local_index,
-                                   .on_step_end = restore_global_index};
+    const struct step_observer injected = {.on_gradients_complete = round_by_local_index,
+                                           .on_step_end = restore_global_index};
     struct verify_report report = {0};
     enum status status = tiny_verify(&test->tiny, &c, 2, injected, &report);
     double ratio = status == OK ? largest_ratio(&report, VERIFY_WEIGHT, rounded_locally) : 0.0;

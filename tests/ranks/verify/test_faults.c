@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Faults known from real trainers, injected one by one into a layout's run, must be detected by verify, in
  * the quantity they affect first; without the fault the same layout must pass. The trainer has no code for
- * this: a fault modifies the tables and the memory of a rank from the hooks of rank_state.h.
+ * this: a fault modifies the tables and the memory of a rank from the observers of step_observer.h.
  *
  * Pitfall: a fault in memory that ranks share would affect other ranks too. Hooks run on
  * every rank at once and modify their own rank state only. The device is the cpu: its streams are
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A hook has the signature of rank_state.h, whether or not a fault uses the step.
+// A function of a step_observer has that signature, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* ---- access to a rank's state ---- */
@@ -281,7 +281,7 @@ static enum status restore_replica_norm(void *context, struct rank_state *w, int
 
 struct fault {
     const char *name;
-    struct hooks hooks;
+    struct step_observer observer;
     int quantity;    // the quantity that must be out of bounds
     const char *row; // and the parameter; NULL: any
 };
@@ -525,7 +525,8 @@ static const struct fault_layout fault_layouts[] = {
 static int check_clean(const struct tiny *tiny, const struct fault_layout *layout)
 {
     struct verify_report report = {0};
-    enum status status = tiny_verify(tiny, &layout->comparison, FAULT_STEPS, (struct hooks){0}, &report);
+    enum status status =
+        tiny_verify(tiny, &layout->comparison, FAULT_STEPS, (struct step_observer){0}, &report);
     bool good = status == OK && report.outside == 0;
     printf("%-7s %s, without faults: %s\n", good ? "ok" : "FAILED", layout->comparison.layout,
            status == OK ? "clean" : fail_text());
@@ -538,7 +539,7 @@ static int check_clean(const struct tiny *tiny, const struct fault_layout *layou
 static int check_fault(const struct tiny *tiny, const struct fault_layout *layout, const struct fault *fault)
 {
     struct verify_report report = {0};
-    enum status status = tiny_verify(tiny, &layout->comparison, FAULT_STEPS, fault->hooks, &report);
+    enum status status = tiny_verify(tiny, &layout->comparison, FAULT_STEPS, fault->observer, &report);
     double ratio = status == OK ? largest_ratio(&report, fault->quantity, fault->row) : 0.0;
     bool good = status == OK && report.outside > 0 && ratio > 1.0;
     printf("%-7s %-42s %d out of bounds; %s%s%s at %.3g of its bound\n", good ? "ok" : "FAILED", fault->name,

@@ -18,7 +18,7 @@
 static enum status check(const struct tiny *tiny, const struct comparison *comparison, double *loss_bound)
 {
     struct verify_report report = {0};
-    enum status status = tiny_verify(tiny, comparison, 1, (struct hooks){0}, &report);
+    enum status status = tiny_verify(tiny, comparison, 1, (struct step_observer){0}, &report);
     if (status == OK && report.outside > 0)
         status = fail(OUT_OF_BOUND, "%s%s: %d comparisons are out of bounds", comparison->common,
                       comparison->layout, report.outside);

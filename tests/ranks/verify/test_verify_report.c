@@ -152,14 +152,15 @@ static void check_shift(struct test *test, const char *name)
 {
     const struct comparison c = {TINY_LLAMA, "train.micro_batch_size=1", "pp=2", ""};
     struct verify_report clean = {0}, shifted = {0};
-    MUST(tiny_verify(&test->tiny, &c, 1, (struct hooks){0}, &clean));
+    MUST(tiny_verify(&test->tiny, &c, 1, (struct step_observer){0}, &clean));
     char *text = printed(&clean);
     expect(test, strstr(text, "\nPASS: every loss, gradient, weight and moment is bit-identical\n") != NULL,
            "pipeline stages alone are bit-identical, which the verdict reports", text);
     free(text);
     struct shift shift = {name, 1.001 * clean.visible, 0};
     MUST(tiny_verify(&test->tiny, &c, 1,
-                     (struct hooks){.context = &shift, .on_gradients_complete = shift_gradient}, &shifted));
+                     (struct step_observer){.context = &shift, .on_gradients_complete = shift_gradient},
+                     &shifted));
     const struct verify_total *total = &shifted.total[VERIFY_GRADIENT];
     text = printed(&shifted);
     expect(test, shifted.outside > 0, "an error of the size in the verdict is outside", text);

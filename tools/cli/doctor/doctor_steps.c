@@ -262,8 +262,8 @@ static enum status alone(struct world *world, void *argument)
     struct run run = m->run;
     struct rank_state state;
     double overhead_s = 0.0;
-    run.hooks =
-        (struct hooks){.context = watch, .on_params_declared = observe, .on_batches_loaded = fill_batches};
+    run.observer = (struct step_observer){
+        .context = watch, .on_params_declared = observe, .on_batches_loaded = fill_batches};
     TRY(memory_plan_create_rank(&run, world, &state));
     enum status status = train(&state, watch, &overhead_s);
     rank_destroy(&state);
