@@ -5,7 +5,7 @@
 
 #include "planner/memory/memory_layer.h"
 #include "trainer/engine/activations/stash.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 struct memory_assume memory_assumed(const struct recipe *recipe);
 

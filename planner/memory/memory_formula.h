@@ -15,7 +15,7 @@
 
 #include "planner/memory/memory_layer.h"
 #include "trainer/engine/activations/stash.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 struct memory_term {
     enum part part;

@@ -4,7 +4,7 @@
  * each bucket follows the rules of parallel/bucket_plan.h; slices begin at cache lines. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 struct memory_states {
     int64_t values, gradients; // whole, or slices with ZeRO 3 (values) and 2 (gradients); f32 from gradients

@@ -3,7 +3,7 @@
  * created and runs one step; its allocations are those of a run (memory_plan.h). Reads only the recipe. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 #include <stdio.h>
 

@@ -6,6 +6,7 @@
 #include "parallel/observe_world.h"
 #include "planner/memory/memory_layer.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/engine/step.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 /* Reports before and after a run: the layers and the memory of each rank. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 #include <stdio.h>
 

@@ -13,7 +13,7 @@
 #include "kernels/device_plan.h"
 #include "kernels/observe.h"
 #include "parallel/comm.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 enum tape_kind {
     TAPE_OP,      // index: into ops

@@ -31,7 +31,7 @@ FAULTS = [
     ("private", "parallel/a.c", '#include "kernels/cuda/cuda.h"\n', 2),
     ("private", "tools/a.c", '#include "kernels/dry/cost.h"\n', 2),
     ("folder-graph", "trainer/data/a.c",
-     '#include "trainer/recipe/recipe.h"\n#include "trainer/engine/rank_state.h"\n', 3),
+     '#include "trainer/recipe/recipe.h"\n#include "trainer/engine/rank.h"\n', 3),
     ("folder-graph", "trainer/stray/a.c", '#include "trainer/recipe/recipe.h"\n', 2),
     ("folder-graph", "schedules/csv/a.c", '#include "schedules/search/auto.h"\n', 2),
     ("vendor", "layers/a.c", "#include <cblas.h>\n", 2),
@@ -167,7 +167,7 @@ def check_file(name, path, text):
     with tempfile.TemporaryDirectory() as root:
         for header in ("base/text", "kernels/ops", "layers/norm", "trainer/recipe/recipe", "kernels/cpu/gemm",
                        "kernels/strict/late", "kernels/cuda/cuda", "kernels/dry/cost", "tools/cli/options",
-                       "trainer/engine/rank_state", "schedules/search/auto"):
+                       "trainer/engine/rank", "schedules/search/auto"):
             write(root, header + ".h", LICENCE + "#pragma once\n")
         write(root, "base/other.c", LICENCE)
         write(root, path, text)

@@ -4,6 +4,7 @@
 #include "kernels/host_floats.h"
 #include "planner/plan/memory_plan.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/engine/step.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * processes, and every layout give the same. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 enum { TRACE_MAX_STEPS = 20, TRACE_MAX_ROWS = 400 };
 

@@ -2,7 +2,7 @@
 /* The run of a benchmark of checkpoints: a small model on ranks that are threads, in the current folder. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 enum { BENCH_ROUNDS_MAX = 100, BENCH_KEYS_MAX = 32 };
 

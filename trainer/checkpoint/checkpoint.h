@@ -18,7 +18,7 @@
  * outcome. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* Collective: every rank returns the same status and, on failure, the same reason. Saves to
  * recipe->checkpoint.save and then removes older checkpoints according to keep_last. A failed save leaves

@@ -279,7 +279,7 @@ static enum status load_opened(struct rank_state *w, struct checkpoint_source *s
     w->sample_offset = m->consumed_samples - m->identity.step * w->run->recipe->train.global_batch_size;
     w->has_valid_loss = use == CHECKPOINT_RESUME && m->has_valid_loss;
     w->valid_loss = m->valid_loss;
-    w->loss_scale = loss_scale;
+    w->scale.value = loss_scale;
     return OK;
 }
 

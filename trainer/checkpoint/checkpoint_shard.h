@@ -13,7 +13,7 @@
 
 #include "layers/parameters/weights.h"
 #include "trainer/checkpoint/format/safetensors.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* The saved states of a parameter. */
 enum state { STATE_VALUE, STATE_M, STATE_V, STATE_COUNT };

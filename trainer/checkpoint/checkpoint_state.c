@@ -58,8 +58,8 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
         amax_name(w->params.list[row].name, state->shard.name);
         state->bytes = history;
     }
-    if (w->loss_scale.scale > 0.0 && !w->loss_scale.fixed)
-        add_loss_scale(&w->loss_scale, &(*out)[(*count)++]);
+    if (w->scale.value.scale > 0.0 && !w->scale.value.fixed)
+        add_loss_scale(&w->scale.value, &(*out)[(*count)++]);
     return OK;
 }
 

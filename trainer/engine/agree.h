@@ -2,7 +2,7 @@
 /* Collective agreement on outcomes that may differ between ranks, such as the result of a file operation. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* Collective over the world. Returns OK if every rank passes OK; otherwise every rank returns the status and
  * the fail_text() of the lowest rank that failed. */

@@ -75,15 +75,15 @@ static void advise_of_host(const struct recipe *recipe, struct text *out)
 }
 
 /* Memory outside the plan's pool is allocated from CUDA, in competition with other users of the GPU. */
-static void describe_allocations(const struct rank_state *w, struct text *out)
+static void describe_allocations(const struct rank_state *state, struct text *out)
 {
     char size[NUMBER_CHARS];
-    const struct memory_use use = device_memory(w->device);
+    const struct memory_use use = device_memory(state->device);
     int64_t held = 0;
     for (int part = 0; part < PART_COUNT; part++)
         held += part_is_on_host((enum part)part) ? 0 : use.now_bytes[part];
-    text_add(out, "; rank %d has %s of GPU %d (", w->world->rank, bytes_text(held, size),
-             w->world->device_index);
+    text_add(out, "; rank %d has %s of GPU %d (", state->world->rank, bytes_text(held, size),
+             state->world->device_index);
     memory_need_largest(use.now_bytes, out);
     text_add(out, "), and CUDA's libraries or other processes (nvidia-smi) the rest; ");
 }

@@ -6,7 +6,7 @@
  * run starts; a rank without one allocates as it goes. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 struct memory_need {
     size_t pool_bytes;              // sufficient for every buffer and the gaps between them

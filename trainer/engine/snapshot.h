@@ -4,7 +4,7 @@
  * elements that differ are counted. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 #include <stdatomic.h>
 

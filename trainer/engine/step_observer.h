@@ -31,3 +31,8 @@ struct step_observer {
     enum status (*run_stage_ops)(void *context, const struct stage_ops *ops, struct graph **graph);
     const struct step_observer *next; // set by rank_observe()
 };
+
+/* Calls a function of each observer of the rank that has it. */
+#define NOTIFY_OBSERVERS(state, function, ...)                                           \
+    for (const struct step_observer *o_ = (state)->observers; o_ != NULL; o_ = o_->next) \
+    TRY(o_->function != NULL ? o_->function(o_->context, state, ##__VA_ARGS__) : OK)

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/data/recipe_data.h"
 #include "trainer/engine/agree.h"
 
 #include <math.h>
@@ -140,7 +141,7 @@ static enum status prepare(struct evaluation *evaluation)
                     "cluster.device %s computes nothing and cannot evaluate; use cluster.device=cpu",
                     recipe->cluster.device);
     if (recipe->tokenizer.tokenizer_type != TOKENIZER_NONE)
-        TRY(run_tokenizer(recipe, &evaluation->tokenizer));
+        TRY(recipe_create_tokenizer(recipe, &evaluation->tokenizer));
     TRY(open_source(evaluation));
     return run_create(recipe, false, &evaluation->run);
 }

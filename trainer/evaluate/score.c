@@ -87,8 +87,8 @@ static void fill_row(struct scorer *s, const struct document_marks *marks, const
 /* The number of a row among the windows of a call. */
 static int64_t number_of(const struct scorer *s, int microbatch, int64_t row)
 {
-    const struct rank_state *w = s->state;
-    return ((int64_t)microbatch * w->mesh.degrees.dp + w->groups->coord.dp) * s->batches.rows + row;
+    const struct rank_state *state = s->state;
+    return ((int64_t)microbatch * state->mesh.degrees.dp + state->groups->coord.dp) * s->batches.rows + row;
 }
 
 /* Text sizes have one contributor, too: the first rank that holds the window. */
@@ -134,11 +134,11 @@ static void point_to_slots(struct scorer *s, int microbatches)
 
 static enum status exchange(struct scorer *s)
 {
-    struct rank_state *w = s->state;
+    struct rank_state *state = s->state;
     struct tensor all = report_part(s, 0, REPORTED * s->capacity);
-    TRY(group_all_reduce(w->groups->world, w->compute, all, REDUCE_SUM));
-    TRY(copy_to_host(w->compute, s->host, all.data, tensor_bytes(all)));
-    return stream_sync(w->compute);
+    TRY(group_all_reduce(state->groups->world, state->compute, all, REDUCE_SUM));
+    TRY(copy_to_host(state->compute, s->host, all.data, tensor_bytes(all)));
+    return stream_sync(state->compute);
 }
 
 static enum status collect(struct scorer *s, int64_t begin, int64_t count)
@@ -156,16 +156,16 @@ static enum status collect(struct scorer *s, int64_t begin, int64_t count)
 
 enum status scorer_run(struct scorer *s, const struct window_source *source, int64_t begin, int64_t count)
 {
-    struct rank_state *w = s->state;
-    const int64_t per_microbatch = s->batches.rows * w->mesh.degrees.dp;
+    struct rank_state *state = s->state;
+    const int64_t per_microbatch = s->batches.rows * state->mesh.degrees.dp;
     const int microbatches = (int)((count + per_microbatch - 1) / per_microbatch);
     CHECK(count >= 1 && count <= s->capacity);
-    TRY(rank_agree(w, read_windows(s, source, begin, count, microbatches)));
-    TRY(batches_send(&s->batches, w->compute, microbatches));
-    TRY(copy_to_device(w->compute, s->report.data, s->host,
+    TRY(rank_agree(state, read_windows(s, source, begin, count, microbatches)));
+    TRY(batches_send(&s->batches, state->compute, microbatches));
+    TRY(copy_to_device(state->compute, s->report.data, s->host,
                        (size_t)(REPORTED * s->capacity) * sizeof *s->host));
     point_to_slots(s, microbatches);
-    TRY(executor_evaluate(w->executor, s->batches.list, microbatches));
+    TRY(executor_evaluate(state->executor, s->batches.list, microbatches));
     TRY(exchange(s));
     return collect(s, begin, count);
 }

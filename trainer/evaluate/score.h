@@ -11,7 +11,7 @@
  * depend on data and pipeline ranks. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 struct window {
     int32_t *ids;      // room for S + 1

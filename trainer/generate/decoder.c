@@ -58,12 +58,12 @@ static int32_t *host_array(const struct rows *rows, int array)
 
 enum { TOKEN, POSITION, SAMPLE_OFFSET, LABEL, LOSS_MASK, NARROW_ARRAYS };
 
-static enum status rows_create(struct rank_state *w, int64_t sequences, int64_t tokens, struct rows *out)
+static enum status rows_create(struct rank_state *state, int64_t sequences, int64_t tokens, struct rows *out)
 {
     *out = (struct rows){.sequences = sequences, .tokens = tokens};
     const size_t bytes = narrow_at(out, NARROW_ARRAYS), sums = (size_t)tokens * sizeof(int64_t);
     out->host = memory_zeroed(1, bytes, "tokens");
-    TRY(buffer_alloc(w->device, PART_DATA, bytes, &out->device));
+    TRY(buffer_alloc(state->device, PART_DATA, bytes, &out->device));
     char *base = out->device.data;
     out->batch = (struct batch){
         .sample = (const int64_t *)(void *)base,
@@ -94,39 +94,39 @@ static enum status rows_send(const struct rows *rows, struct stream *stream)
 
 static enum status create_cache(struct decoder *d)
 {
-    struct rank_state *w = d->state;
-    const struct model_config *model = &w->run->recipe->model;
-    const int layers = (int)model->num_layers, tp = w->groups->tp->size;
+    struct rank_state *state = d->state;
+    const struct model_config *model = &state->run->recipe->model;
+    const int layers = (int)model->num_layers, tp = state->groups->tp->size;
     bool *held = memory_zeroed((size_t)layers, sizeof *held, "the list of layers");
     for (int layer = 0; layer < layers; layer++)
-        held[layer] = run_rank_of_layer(w->run, layer) == w->groups->coord.pp;
+        held[layer] = run_rank_of_layer(state->run, layer) == state->groups->coord.pp;
     const struct key_value_cache_config config = {
-        .device = w->device,
-        .dtype = w->weights.working,
+        .device = state->device,
+        .dtype = state->weights.working,
         .layers = layers,
         .held = held,
         .columns = model->num_query_groups * params_kv_replicas(model, tp) / tp * model->kv_channels,
         .sequences = d->sequences,
         .capacity = (d->longest < d->length ? d->longest : d->length) + d->chunk.tokens,
     };
-    const enum status status = key_value_cache_create(&config, &w->cache);
+    const enum status status = key_value_cache_create(&config, &state->cache);
     free(held);
     return status;
 }
 
 static enum status create(struct decoder *d)
 {
-    struct rank_state *w = d->state;
-    TRY(rows_create(w, 1, w->run->row_tokens, &d->chunk));
-    TRY(rows_create(w, d->sequences, d->sequences, &d->step));
+    struct rank_state *state = d->state;
+    TRY(rows_create(state, 1, state->run->row_tokens, &d->chunk));
+    TRY(rows_create(state, d->sequences, d->sequences, &d->step));
     if (d->cached) {
         TRY(create_cache(d));
-        const struct executor_config config = rank_executor_config(w, false, d->sequences, 1);
+        const struct executor_config config = rank_executor_config(state, false, d->sequences, 1);
         TRY(executor_create(&config, &d->stepper));
     }
     d->logits = memory_zeroed((size_t)(d->sequences * d->vocab), sizeof *d->logits, "logits");
-    return w->world->size > 1
-               ? buffer_alloc(w->device, PART_COMMUNICATION,
+    return state->world->size > 1
+               ? buffer_alloc(state->device, PART_COMMUNICATION,
                               (size_t)(d->sequences * d->vocab) * sizeof *d->logits, &d->exchange)
                : OK;
 }
@@ -169,29 +169,29 @@ void decoder_destroy(struct decoder *decoder)
  * vocabulary. Nothing on ranks without the head. */
 static enum status read_columns(struct decoder *d, const struct executor *executor, int64_t row, float *to)
 {
-    struct rank_state *w = d->state;
+    struct rank_state *state = d->state;
     const struct tensor logits = executor_logits(executor);
     if (logits.data == NULL)
         return OK;
-    const int head = params_weight(&w->params, (int)w->run->recipe->model.num_layers, ROLE_HEAD);
-    const struct slice *slice = &weights_held(&w->weights, head)->slice;
+    const int head = params_weight(&state->params, (int)state->run->recipe->model.num_layers, ROLE_HEAD);
+    const struct slice *slice = &weights_held(&state->weights, head)->slice;
     const struct tensor all = tensor_rows(logits, row, row + 1);
-    return floats_from_device(w->compute, tensor_1d(all.data, all.dtype, slice->count[0]),
+    return floats_from_device(state->compute, tensor_1d(all.data, all.dtype, slice->count[0]),
                               to + slice->begin[0]);
 }
 
 /* Combines the columns of all ranks: each has one contributor, so the sum is exact. */
 static enum status exchange(struct decoder *d, float *logits, int64_t count)
 {
-    struct rank_state *w = d->state;
+    struct rank_state *state = d->state;
     const size_t bytes = (size_t)count * sizeof *logits;
-    if (w->world->size == 1)
+    if (state->world->size == 1)
         return OK;
     const struct tensor all = tensor_1d(d->exchange.data, F32, count);
-    TRY(copy_to_device(w->compute, all.data, logits, bytes));
-    TRY(group_all_reduce(w->groups->world, w->compute, all, REDUCE_SUM));
-    TRY(copy_to_host(w->compute, logits, all.data, bytes));
-    return stream_sync(w->compute);
+    TRY(copy_to_device(state->compute, all.data, logits, bytes));
+    TRY(group_all_reduce(state->groups->world, state->compute, all, REDUCE_SUM));
+    TRY(copy_to_host(state->compute, logits, all.data, bytes));
+    return stream_sync(state->compute);
 }
 
 const float *decoder_logits(const struct decoder *decoder, int64_t sequence)

@@ -16,7 +16,7 @@
  * ranks computed them. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* Tokens of a chunk for run.row_tokens, if no sequence has more than `longest` tokens. */
 int64_t decoder_row_tokens(const struct recipe *recipe, int64_t longest);

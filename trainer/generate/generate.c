@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/data/recipe_data.h"
 #include "trainer/engine/agree.h"
 #include "trainer/generate/decoder.h"
 #include "trainer/tokenizer/chat/chat.h"
@@ -93,7 +94,7 @@ static enum status encode_all(struct generation *generation)
 {
     const struct generate_options *o = generation->options;
     struct encoder *encoder = NULL;
-    TRY(run_tokenizer(o->recipe, &generation->tokenizer));
+    TRY(recipe_create_tokenizer(o->recipe, &generation->tokenizer));
     if (o->chat_template != NULL)
         TRY(chat_template_create(o->chat_template, generation->tokenizer, &generation->chat));
     TRY(list_ends(generation));
@@ -148,12 +149,12 @@ static void generator_free(struct generator *generator)
 }
 
 /* Ids beyond the tokenizer's vocabulary (padding of the vocabulary) are never sampled. */
-static enum status generator_create(struct rank_state *w, struct generator *out)
+static enum status generator_create(struct rank_state *state, struct generator *out)
 {
     const struct generation *generation = out->generation;
     const struct generate_options *o = generation->options;
     int64_t vocab = o->recipe->model.vocab_size, known = tokenizer_vocab_size(generation->tokenizer);
-    out->prints = o->to != NULL && w->world->rank == 0;
+    out->prints = o->to != NULL && state->world->rank == 0;
     out->printer = (struct utf8_printer){.to = o->to, .raw = o->raw};
     out->sequences = memory_zeroed((size_t)o->count, sizeof *out->sequences, "sequences");
     out->next = memory_zeroed((size_t)o->count, sizeof *out->next, "sequences");
@@ -163,7 +164,7 @@ static enum status generator_create(struct rank_state *w, struct generator *out)
         TRY(tokens_append(ids, generation->prompts[i].ids, generation->prompts[i].count));
     }
     TRY(sampler_create(&o->sampling, known < vocab ? known : vocab, &out->sampler));
-    return decoder_create(w, o->count, generation->longest, &out->decoder);
+    return decoder_create(state, o->count, generation->longest, &out->decoder);
 }
 
 static bool is_done(const struct generator *generator, const struct sequence *sequence)

@@ -3,7 +3,7 @@
  * train with wrong results. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* Collective, before step 0. BAD_RECIPE on every rank names the first rank whose executable, key of the
  * recipe or dataset differs from that of rank 0; or rank 0, if it differs from all others. Rank 0 prints a

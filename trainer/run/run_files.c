@@ -5,6 +5,7 @@
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/data/data.h"
+#include "trainer/data/recipe_data.h"
 #include "trainer/tokenizer/chat/chat_template.h"
 
 #include <stdlib.h>
@@ -70,7 +71,7 @@ static enum status add_chat_template(const struct run *run, struct model_files *
     struct text jinja = {0};
     if (name[0] == 0 || run->recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
         return OK;
-    TRY(run_tokenizer(run->recipe, &tokenizer));
+    TRY(recipe_create_tokenizer(run->recipe, &tokenizer));
     enum status status = chat_template_jinja(name, tokenizer, &jinja);
     if (status == OK)
         model_files_set(out, MODEL_CHAT_TEMPLATE, &jinja);
@@ -105,4 +106,12 @@ enum status run_files_collect(struct run *run, int64_t newest)
     problems_free(&warnings);
     text_free(&own);
     return status;
+}
+
+void run_files_free(struct run *run)
+{
+    if (run->model_files != NULL)
+        model_files_free(run->model_files);
+    free(run->model_files);
+    run->model_files = NULL;
 }

@@ -10,8 +10,9 @@
 #pragma once
 
 #include "trainer/checkpoint/huggingface/model_files.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* Sets run->model_files. newest: step of the run's newest checkpoint, from which it resumes; -1: it does
  * not. Files that cannot be copied are warnings. */
 MUST_USE enum status run_files_collect(struct run *run, int64_t newest);
+void run_files_free(struct run *run);

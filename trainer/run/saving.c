@@ -26,7 +26,7 @@ static enum status before_update(void *context, struct rank_state *state, int64_
 {
     struct saver *s = context;
     (void)step;
-    state->is_writing = !checkpoint_is_written(s->saving);
+    state->stats.is_writing = !checkpoint_is_written(s->saving);
     return s->saving != NULL ? checkpoint_hold_update(s->saving) : OK;
 }
 
@@ -49,18 +49,18 @@ void saver_attach(struct saver *s, struct rank_state *state)
 
 void saver_plan(struct saver *s)
 {
-    struct rank_state *w = s->rank_state;
-    if (w->world->rank == 0 && recipe_of(s)->save != NULL && recipe_of(s)->save_minutes > 0.0)
-        w->save_at_s = clock_s() + 60.0 * recipe_of(s)->save_minutes;
-    w->saves_done = w->saves_asked;
+    struct rank_state *state = s->rank_state;
+    if (state->world->rank == 0 && recipe_of(s)->save != NULL && recipe_of(s)->save_minutes > 0.0)
+        state->requests.save_at_s = clock_s() + 60.0 * recipe_of(s)->save_minutes;
+    state->requests.saves_done = state->requests.saves;
     s->due = false;
 }
 
 void saver_read_requests(struct saver *s)
 {
-    const struct rank_state *w = s->rank_state;
-    s->written = s->saving != NULL && w->stats.request == REQUEST_NOTHING && !w->stats.writes;
-    s->due = s->due || w->stats.request >= REQUEST_SAVE;
+    const struct rank_state *state = s->rank_state;
+    s->written = s->saving != NULL && state->stats.all.request == REQUEST_NOTHING && !state->stats.all.writes;
+    s->due = s->due || state->stats.all.request >= REQUEST_SAVE;
 }
 
 static bool is_memory_due(const struct saver *s, int64_t step)
@@ -78,11 +78,11 @@ bool saver_acts_after(const struct saver *s, int64_t step)
  * disk may have room without the files of that save. */
 static enum status save_at_once(struct saver *s, int64_t step)
 {
-    const struct rank_state *w = s->rank_state;
-    if (w->world->rank == 0)
+    const struct rank_state *state = s->rank_state;
+    if (state->world->rank == 0)
         print_line(stderr, "warning: the checkpoint of step %lld could not be written: %s; saving step %lld",
-                   (long long)step, fail_text(), (long long)w->step);
-    s->saved = w->step;
+                   (long long)step, fail_text(), (long long)state->step);
+    s->saved = state->step;
     return checkpoint_save(s->rank_state);
 }
 
@@ -107,41 +107,41 @@ static enum status begin_in_background(struct saver *s)
 
 enum status saver_is_best(const struct saver *s, bool *best)
 {
-    struct rank_state *w = s->rank_state;
+    struct rank_state *state = s->rank_state;
     const struct recipe_checkpoint *recipe = recipe_of(s);
     double is_best = 0.0;
     *best = false;
-    if (!recipe->keep_best || recipe->save == NULL || !w->has_valid_loss)
+    if (!recipe->keep_best || recipe->save == NULL || !state->has_valid_loss)
         return OK;
-    if (w->world->rank == 0) {
+    if (state->world->rank == 0) {
         const struct best_checkpoint known = best_read(recipe->save);
-        const bool beats_saving = s->saving == NULL || w->valid_loss < s->saving_loss;
-        is_best = beats_saving && (known.step < 0 || w->valid_loss < known.loss) ? 1.0 : 0.0;
+        const bool beats_saving = s->saving == NULL || state->valid_loss < s->saving_loss;
+        is_best = beats_saving && (known.step < 0 || state->valid_loss < known.loss) ? 1.0 : 0.0;
     }
-    TRY(rank_agree_max(w, &is_best, 1));
+    TRY(rank_agree_max(state, &is_best, 1));
     *best = is_best > 0.0;
     return OK;
 }
 
 enum status saver_save(struct saver *s, bool last)
 {
-    struct rank_state *w = s->rank_state;
+    struct rank_state *state = s->rank_state;
     bool saved;
     TRY(saver_finish(s, &saved));
     if (!saved && recipe_of(s)->async_save && !last)
         TRY(begin_in_background(s));
     else if (!saved)
-        TRY(checkpoint_save(w));
-    s->saved = w->step;
+        TRY(checkpoint_save(state));
+    s->saved = state->step;
     saver_plan(s);
     return OK;
 }
 
 enum status saver_save_in_memory(struct saver *s)
 {
-    const struct rank_state *w = s->rank_state;
-    const bool is_on_disk = s->saved == w->step && s->saving == NULL;
-    if (!is_memory_due(s, w->step) || is_on_disk)
+    const struct rank_state *state = s->rank_state;
+    const bool is_on_disk = s->saved == state->step && s->saving == NULL;
+    if (!is_memory_due(s, state->step) || is_on_disk)
         return OK;
     const int64_t begin_ns = clock_ns();
     const enum status status = memory_checkpoints_save(s->memory);
@@ -182,9 +182,9 @@ static enum status publish_late(struct saver *s)
 
 enum status saver_rescue(struct saver *s, enum status failure)
 {
-    const struct rank_state *w = s->rank_state;
+    const struct rank_state *state = s->rank_state;
     // During a look-ahead, messages of the next step are in flight.
-    const bool together = (w->world->size == 1 || failure == NOT_FINITE) && !w->ahead;
+    const bool together = (state->world->size == 1 || failure == NOT_FINITE) && !state->ahead;
     if (failure == OK || failure == STOPPED || s->saving == NULL || !together)
         return failure;
     struct text why = {0};

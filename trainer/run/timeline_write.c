@@ -31,20 +31,20 @@ bool timeline_wanted(const struct recipe *recipe, int64_t step)
 
 enum { BARRIER_COLUMNS = sizeof(struct barrier_times) / sizeof(double) };
 
-static enum status fill_row(struct rank_state *w, double *row)
+static enum status fill_row(struct rank_state *state, double *row)
 {
     struct barrier_times barriers;
     for (int i = 0; i < TIMELINE_BARRIERS; i++) {
         barriers.arrived_s[i] = clock_s();
-        TRY(group_barrier(w->groups->world, w->compute));
-        TRY(stream_sync(w->compute)); // a GPU has only enqueued it
+        TRY(group_barrier(state->groups->world, state->compute));
+        TRY(stream_sync(state->compute)); // a GPU has only enqueued it
         barriers.left_s[i] = clock_s();
     }
     memcpy(row, &barriers, sizeof barriers);
     double lost_s;
-    const struct timed_action *actions = event_log_actions(&w->log, w->step, &lost_s);
-    const double begin_s = event_log_begin_s(&w->log, w->step);
-    for (int i = 0; i < w->log.actions; i++) {
+    const struct timed_action *actions = event_log_actions(&state->log, state->step, &lost_s);
+    const double begin_s = event_log_begin_s(&state->log, state->step);
+    for (int i = 0; i < state->log.actions; i++) {
         row[BARRIER_COLUMNS + 2 * i] = actions != NULL ? begin_s + actions[i].begin_s : NAN;
         row[BARRIER_COLUMNS + 2 * i + 1] = actions != NULL ? begin_s + actions[i].end_s : NAN;
     }
@@ -52,75 +52,77 @@ static enum status fill_row(struct rank_state *w, double *row)
 }
 
 /* Gathers `count` doubles of each rank. */
-static enum status exchange(struct rank_state *w, const void *mine, int64_t count, void *everyones)
+static enum status exchange(struct rank_state *state, const void *mine, int64_t count, void *everyones)
 {
     struct buffer own = {0}, all = {0};
-    const size_t bytes = (size_t)count * sizeof(double), world = (size_t)w->world->size;
-    enum status status = buffer_alloc(w->device, PART_COMMUNICATION, bytes, &own);
+    const size_t bytes = (size_t)count * sizeof(double), world = (size_t)state->world->size;
+    enum status status = buffer_alloc(state->device, PART_COMMUNICATION, bytes, &own);
     if (status == OK)
-        status = buffer_alloc(w->device, PART_COMMUNICATION, world * bytes, &all);
+        status = buffer_alloc(state->device, PART_COMMUNICATION, world * bytes, &all);
     if (status == OK)
-        status = copy_to_device(w->compute, own.data, mine, bytes);
+        status = copy_to_device(state->compute, own.data, mine, bytes);
     if (status == OK)
-        status = group_all_gather(w->groups->world, w->compute, tensor_1d(own.data, F64, count),
+        status = group_all_gather(state->groups->world, state->compute, tensor_1d(own.data, F64, count),
                                   tensor_1d(all.data, F64, (int64_t)world * count));
     if (status == OK)
-        status = copy_to_host(w->compute, everyones, all.data, world * bytes);
+        status = copy_to_host(state->compute, everyones, all.data, world * bytes);
     if (status == OK)
-        status = stream_sync(w->compute);
+        status = stream_sync(state->compute);
     buffer_free(&own);
     buffer_free(&all);
     return status;
 }
 
-static enum status gather_rows(struct rank_state *w, struct gathered *g)
+static enum status gather_rows(struct rank_state *state, struct gathered *g)
 {
-    const struct schedule *s = w->run->schedule;
+    const struct schedule *s = state->run->schedule;
     int longest = 0;
     for (int rank = 0; rank < s->p; rank++)
         longest = s->ranks[rank].count > longest ? s->ranks[rank].count : longest;
     g->columns = BARRIER_COLUMNS + 2 * (int64_t)longest;
     double *row = calloc((size_t)g->columns, sizeof *row);
-    g->rows = calloc((size_t)g->columns * (size_t)w->world->size, sizeof *g->rows);
+    g->rows = calloc((size_t)g->columns * (size_t)state->world->size, sizeof *g->rows);
     enum status status = row != NULL && g->rows != NULL
                              ? OK
-                             : fail(NO_MEMORY, "no memory for the timelines of %d ranks", w->world->size);
+                             : fail(NO_MEMORY, "no memory for the timelines of %d ranks", state->world->size);
     if (status == OK)
-        status = fill_row(w, row);
+        status = fill_row(state, row);
     if (status == OK)
-        status = exchange(w, row, g->columns, g->rows);
+        status = exchange(state, row, g->columns, g->rows);
     free(row);
     return status;
 }
 
-static enum status gather_spans(struct rank_state *w, const struct span *mine, int count, struct gathered *g)
+static enum status gather_spans(struct rank_state *state, const struct span *mine, int count,
+                                struct gathered *g)
 {
     double most = (double)count;
-    TRY(rank_agree_max(w, &most, 1));
+    TRY(rank_agree_max(state, &most, 1));
     g->span_count = (int64_t)most;
     struct span *padded = calloc((size_t)g->span_count, sizeof *padded);
-    g->spans = calloc((size_t)g->span_count * (size_t)w->world->size, sizeof *g->spans);
+    g->spans = calloc((size_t)g->span_count * (size_t)state->world->size, sizeof *g->spans);
     enum status status = padded != NULL && g->spans != NULL
                              ? OK
-                             : fail(NO_MEMORY, "no memory for the timelines of %d ranks", w->world->size);
+                             : fail(NO_MEMORY, "no memory for the timelines of %d ranks", state->world->size);
     if (status == OK) {
         memcpy(padded, mine, (size_t)count * sizeof *mine);
-        status = exchange(w, padded, g->span_count * (int64_t)(sizeof *padded / sizeof(double)), g->spans);
+        status =
+            exchange(state, padded, g->span_count * (int64_t)(sizeof *padded / sizeof(double)), g->spans);
     }
     free(padded);
     return status;
 }
 
-static enum status gather(struct rank_state *w, struct gathered *g)
+static enum status gather(struct rank_state *state, struct gathered *g)
 {
     struct span *spans = NULL;
     int count = 0;
-    TRY(event_log_compare_clocks(&w->log));
-    enum status status = gather_rows(w, g);
+    TRY(event_log_compare_clocks(&state->log));
+    enum status status = gather_rows(state, g);
     if (status == OK)
-        status = event_log_spans(&w->log, w->step, &spans, &count);
+        status = event_log_spans(&state->log, state->step, &spans, &count);
     if (status == OK)
-        status = gather_spans(w, spans, count, g);
+        status = gather_spans(state, spans, count, g);
     free(spans);
     return status;
 }
@@ -145,13 +147,13 @@ static double after_origin(double time_s)
 
 /* Timelines of the pipeline that contains `coord`, on the clock of rank 0, in milliseconds since
  * `origin_s`. */
-static enum status pipeline_times(const struct rank_state *w, const struct gathered *g,
+static enum status pipeline_times(const struct rank_state *state, const struct gathered *g,
                                   struct mesh_coord coord, double origin_s, struct simulation **out)
 {
-    const struct schedule *s = w->run->schedule;
+    const struct schedule *s = state->run->schedule;
     struct simulation *sim = simulation_create(s);
     for (coord.pp = 0; coord.pp < s->p; coord.pp++) {
-        int rank = mesh_rank(&w->mesh, MESH_DENSE, coord);
+        int rank = mesh_rank(&state->mesh, MESH_DENSE, coord);
         const double *times = g->rows + rank * g->columns + BARRIER_COLUMNS;
         double shift_s = clock_offset(g, rank) + origin_s;
         for (int i = 0; i < s->ranks[coord.pp].count; i++)
@@ -167,11 +169,12 @@ static enum status pipeline_times(const struct rank_state *w, const struct gathe
 }
 
 /* Start of the first compute action of the step, on the clock of rank 0. */
-static double origin_of(const struct rank_state *w, const struct gathered *g)
+static double origin_of(const struct rank_state *state, const struct gathered *g)
 {
     double origin = 0.0;
-    for (int rank = 0; rank < w->world->size; rank++) {
-        const struct action_list *list = &w->run->schedule->ranks[mesh_coord(&w->mesh, MESH_DENSE, rank).pp];
+    for (int rank = 0; rank < state->world->size; rank++) {
+        const struct action_list *list =
+            &state->run->schedule->ranks[mesh_coord(&state->mesh, MESH_DENSE, rank).pp];
         int first = 0;
         while (first < list->count - 1 && !action_traits(list->actions[first].kind)->computes)
             first++;
@@ -183,10 +186,10 @@ static double origin_of(const struct rank_state *w, const struct gathered *g)
 
 /* Simulates the same lists with the measured mean costs, which the title lists in the syntax of --cost (sums
  * per rank). */
-static enum status predict(const struct rank_state *w, const struct simulation *measured, char *title,
+static enum status predict(const struct rank_state *state, const struct simulation *measured, char *title,
                            size_t title_bytes, struct simulation **out)
 {
-    const struct schedule *s = w->run->schedule;
+    const struct schedule *s = state->run->schedule;
     struct stage_cost *of_stage = calloc((size_t)s->stages, sizeof *of_stage);
     double *b_of_stage = calloc((size_t)s->stages, sizeof *b_of_stage);
     enum status status = of_stage != NULL && b_of_stage != NULL
@@ -197,7 +200,7 @@ static enum status predict(const struct rank_state *w, const struct simulation *
         struct text said = {0};
         timeline_costs(s, measured, of_stage, b_of_stage, &costs);
         timeline_costs_text(s, &costs, &said);
-        snprintf(title, title_bytes, "step %lld, simulated with %s as measured: %s", (long long)w->step,
+        snprintf(title, title_bytes, "step %lld, simulated with %s as measured: %s", (long long)state->step,
                  text_chars(&said), s->family->about.name);
         text_free(&said);
         status = simulate(s, &costs, NULL, out);
@@ -216,33 +219,34 @@ struct pages {
     int count;
 };
 
-static enum status write_file(const struct rank_state *w, const char *suffix, const struct text *content)
+static enum status write_file(const struct rank_state *state, const char *suffix, const struct text *content)
 {
     struct text path = {0};
-    text_add(&path, "%s/timeline-step-%lld.%s", w->run->recipe->logging.run_dir, (long long)w->step, suffix);
+    text_add(&path, "%s/timeline-step-%lld.%s", state->run->recipe->logging.run_dir, (long long)state->step,
+             suffix);
     enum status status = file_write_atomic(path.chars, content->chars, content->length);
     text_free(&path);
     return status;
 }
 
-static enum status write_files(const struct rank_state *w, const struct pages *pages)
+static enum status write_files(const struct rank_state *state, const struct pages *pages)
 {
     struct text trace = {0}, picture = {0};
     draw_trace(pages->drawings, pages->count, 1000.0, &trace);
     draw_svg(pages->drawings, 2, &(struct svg_options){.unit = "ms"}, &picture);
-    enum status status = write_file(w, "json", &trace);
+    enum status status = write_file(state, "json", &trace);
     if (status == OK)
-        status = write_file(w, "svg", &picture);
+        status = write_file(state, "svg", &picture);
     text_free(&trace);
     text_free(&picture);
     return status;
 }
 
-static void add_page(const struct rank_state *w, struct pages *pages, const struct simulation *sim)
+static void add_page(const struct rank_state *state, struct pages *pages, const struct simulation *sim)
 {
     const struct timeline_rows *rows = &pages->rows[pages->count];
     pages->drawings[pages->count] = (struct drawing){.title = pages->titles[pages->count],
-                                                     .schedule = w->run->schedule,
+                                                     .schedule = state->run->schedule,
                                                      .simulation = sim,
                                                      .rows = rows->list,
                                                      .row_count = rows->count};
@@ -250,11 +254,11 @@ static void add_page(const struct rank_state *w, struct pages *pages, const stru
 }
 
 /* The spans of the pipeline that contains `coord`. */
-static enum status pipeline_rows(const struct rank_state *w, const struct gathered *g,
+static enum status pipeline_rows(const struct rank_state *state, const struct gathered *g,
                                  struct mesh_coord coord, double origin_s, struct timeline_rows *out)
 {
-    for (coord.pp = 0; coord.pp < w->run->schedule->p; coord.pp++) {
-        const int rank = mesh_rank(&w->mesh, MESH_DENSE, coord);
+    for (coord.pp = 0; coord.pp < state->run->schedule->p; coord.pp++) {
+        const int rank = mesh_rank(&state->mesh, MESH_DENSE, coord);
         TRY(timeline_rows_add(out, coord.pp, g->spans + rank * g->span_count, g->span_count,
                               clock_offset(g, rank) + origin_s));
     }
@@ -262,49 +266,50 @@ static enum status pipeline_rows(const struct rank_state *w, const struct gather
 }
 
 /* Each pipeline of the mesh is identified by its first rank. */
-static enum status fill_pages(const struct rank_state *w, const struct gathered *g, struct pages *pages)
+static enum status fill_pages(const struct rank_state *state, const struct gathered *g, struct pages *pages)
 {
-    const struct degrees *degrees = &w->mesh.degrees;
-    const char *schedule = w->run->schedule->family->about.name; // a schedule from a file has another name
-                                                                 // than the recipe's key
-    double origin_s = origin_of(w, g);
+    const struct degrees *degrees = &state->mesh.degrees;
+    const char *schedule =
+        state->run->schedule->family->about.name; // a schedule from a file has another name
+                                                  // than the recipe's key
+    double origin_s = origin_of(state, g);
     pages->count = 1;
-    for (int rank = 0; rank < w->world->size; rank++) {
-        struct mesh_coord coord = mesh_coord(&w->mesh, MESH_DENSE, rank);
+    for (int rank = 0; rank < state->world->size; rank++) {
+        struct mesh_coord coord = mesh_coord(&state->mesh, MESH_DENSE, rank);
         struct simulation *sim = NULL;
         if (coord.pp != 0)
             continue;
-        TRY(pipeline_rows(w, g, coord, origin_s, &pages->rows[pages->count]));
-        TRY(pipeline_times(w, g, coord, origin_s, &sim));
+        TRY(pipeline_rows(state, g, coord, origin_s, &pages->rows[pages->count]));
+        TRY(pipeline_times(state, g, coord, origin_s, &sim));
         if (degrees->tp * degrees->cp * degrees->dp == 1)
             snprintf(pages->titles[pages->count], sizeof *pages->titles, "step %lld, measured: %s",
-                     (long long)w->step, schedule);
+                     (long long)state->step, schedule);
         else
             snprintf(pages->titles[pages->count], sizeof *pages->titles,
-                     "step %lld, measured, tp %d cp %d dp %d: %s", (long long)w->step, coord.tp, coord.cp,
+                     "step %lld, measured, tp %d cp %d dp %d: %s", (long long)state->step, coord.tp, coord.cp,
                      coord.dp, schedule);
-        add_page(w, pages, sim);
+        add_page(state, pages, sim);
     }
     struct simulation *predicted = NULL;
-    TRY(predict(w, pages->drawings[1].simulation, pages->titles[0], sizeof *pages->titles, &predicted));
+    TRY(predict(state, pages->drawings[1].simulation, pages->titles[0], sizeof *pages->titles, &predicted));
     int count = pages->count;
     pages->count = 0;
-    add_page(w, pages, predicted);
+    add_page(state, pages, predicted);
     pages->count = count;
     return OK;
 }
 
-static enum status write_pages(const struct rank_state *w, const struct gathered *g)
+static enum status write_pages(const struct rank_state *state, const struct gathered *g)
 {
-    size_t most = (size_t)w->world->size + 1;
+    size_t most = (size_t)state->world->size + 1;
     struct pages pages = {.drawings = calloc(most, sizeof *pages.drawings),
                           .rows = calloc(most, sizeof *pages.rows),
                           .titles = calloc(most, sizeof *pages.titles)};
     enum status status = pages.drawings != NULL && pages.rows != NULL && pages.titles != NULL
-                             ? fill_pages(w, g, &pages)
+                             ? fill_pages(state, g, &pages)
                              : fail(NO_MEMORY, "no memory for the timelines of %zu pipelines", most);
     if (status == OK)
-        status = write_files(w, &pages);
+        status = write_files(state, &pages);
     for (int i = 0; i < pages.count; i++)
         simulation_destroy((struct simulation *)pages.drawings[i].simulation);
     for (size_t i = 0; pages.rows != NULL && i < most; i++)
@@ -315,12 +320,12 @@ static enum status write_pages(const struct rank_state *w, const struct gathered
     return status;
 }
 
-enum status timeline_write(struct rank_state *w)
+enum status timeline_write(struct rank_state *state)
 {
     struct gathered g = {0};
-    enum status status = gather(w, &g);
-    if (status == OK && w->world->rank == 0)
-        status = write_pages(w, &g);
+    enum status status = gather(state, &g);
+    if (status == OK && state->world->rank == 0)
+        status = write_pages(state, &g);
     free(g.rows);
     free(g.spans);
     return status;

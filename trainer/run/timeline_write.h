@@ -7,7 +7,7 @@
  * first pipeline. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* Returns whether the recipe selects this step for a timeline. */
 bool timeline_wanted(const struct recipe *recipe, int64_t step);

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/checkpoint_lock.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/engine/agree.h"
+#include "trainer/engine/step.h"
 #include "trainer/optimizer/learning_rate.h"
 #include "trainer/progress/control/control.h"
 #include "trainer/progress/monitor.h"
@@ -52,18 +53,18 @@ static bool is_rank_zero(const struct session *s)
 /* Loads the checkpoint named by the recipe; on failure, the message lists the alternatives. */
 static enum status load_named(struct session *s, const char *path)
 {
-    struct rank_state *w = &s->rank_state;
-    const struct recipe_checkpoint *checkpoint = &w->run->recipe->checkpoint;
+    struct rank_state *state = &s->rank_state;
+    const struct recipe_checkpoint *checkpoint = &state->run->recipe->checkpoint;
     struct text folder = {0};
     text_add(&folder, "%s", path);
     if (checkpoint->ckpt_step > 0)
         text_add(&folder, "/step-%08lld", (long long)checkpoint->ckpt_step);
     enum status status =
-        checkpoint_load(w, folder.chars, checkpoint->finetune ? CHECKPOINT_FINETUNE : CHECKPOINT_RESUME);
+        checkpoint_load(state, folder.chars, checkpoint->finetune ? CHECKPOINT_FINETUNE : CHECKPOINT_RESUME);
     text_free(&folder);
     if (status == OK && checkpoint->finetune) {
-        w->step = w->skipped = w->sample_offset = 0;
-        w->loss_scale = loss_scale_of(w->run->recipe);
+        state->step = state->skipped = state->sample_offset = 0;
+        state->scale.value = loss_scale_of(state->run->recipe);
     }
     if (status == IO_ERROR)
         return fail(status, "checkpoint.load: %s; use auto, none or a checkpoint that can be read",
@@ -78,25 +79,25 @@ static enum status load_named(struct session *s, const char *path)
  * new. */
 static enum status load_checkpoint(struct session *s, bool *own)
 {
-    struct rank_state *w = &s->rank_state;
-    const char *load = w->run->recipe->checkpoint.load;
+    struct rank_state *state = &s->rank_state;
+    const char *load = state->run->recipe->checkpoint.load;
     bool is_auto = load != NULL && strcmp(load, "auto") == 0;
     double named = is_rank_zero(s) ? (double)s->folder->named : -1.0;
     char *path = NULL;
     *own = false;
     if (load == NULL)
         return OK;
-    TRY(rank_agree_max(w, &named, 1));
-    TRY(checkpoint_load_newest(w, s->saver.memory, (int64_t)named, &path));
+    TRY(rank_agree_max(state, &named, 1));
+    TRY(checkpoint_load_newest(state, s->saver.memory, (int64_t)named, &path));
     *own = path != NULL;
     if (!*own && !is_auto)
         TRY(load_named(s, load));
-    if (is_rank_zero(s) && !*own && w->run->recipe->checkpoint.finetune)
+    if (is_rank_zero(s) && !*own && state->run->recipe->checkpoint.finetune)
         print_line(stdout, "starts at step 0 with weights of %s", load);
     else if (is_rank_zero(s) && (*own || !is_auto)) {
         struct text resharded = {0};
-        checkpoint_add_resharded(w, *own ? path : load, &resharded);
-        print_line(stdout, "resumes from %s, step %lld%s%s%s", *own ? path : load, (long long)w->step,
+        checkpoint_add_resharded(state, *own ? path : load, &resharded);
+        print_line(stdout, "resumes from %s, step %lld%s%s%s", *own ? path : load, (long long)state->step,
                    text_chars(&resharded), *own && !is_auto ? ", which is newer than checkpoint.load " : "",
                    *own && !is_auto ? load : "");
         text_free(&resharded);
@@ -200,7 +201,7 @@ static enum status stop_after_failure(struct session *s, enum status status)
         return status;
     if (s->broken.length == 0)
         text_add(&s->broken, "%s", fail_text());
-    s->rank_state.wants_stop = true;
+    s->rank_state.requests.stop = true;
     return OK;
 }
 
@@ -244,24 +245,24 @@ static bool continues_after(const struct session *s, int64_t step)
 }
 
 /* The metrics.jsonl fields of a step, without those of an evaluation. */
-static struct step_record record_of(const struct rank_state *w, const struct step_result *result,
+static struct step_record record_of(const struct rank_state *state, const struct step_result *result,
                                     double time_s)
 {
-    const struct recipe *recipe = w->run->recipe;
+    const struct recipe *recipe = state->run->recipe;
     struct step_record record = {
-        .step = w->step,
+        .step = state->step,
         .loss = result->tokens > 0.0 ? result->loss : NAN,
         .grad_norm = result->grad_norm,
-        .lr = learning_rate(&recipe->optimizer, rank_updates(w) + result->skipped),
+        .lr = learning_rate(&recipe->optimizer, rank_updates(state) + result->skipped),
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .loss_tokens = (int64_t)result->tokens,
         .step_time_s = time_s,
-        .ranks = w->stats,
-        .has_rollbacks = w->validation != NULL,
+        .ranks = state->stats.all,
+        .has_rollbacks = state->validation != NULL,
         .rollbacks = result->rollbacks,
-        .loss_scale = w->loss_scale.scale > 0.0 ? result->loss_scale : 0.0,
+        .loss_scale = state->scale.value.scale > 0.0 ? result->loss_scale : 0.0,
         .skipped = result->skipped,
-        .has_valid = evaluation_is_due(recipe, w->step),
+        .has_valid = evaluation_is_due(recipe, state->step),
     };
     // On a device that is not synchronous the times are those of the step before: unknown after the first.
     if (!device_traits(recipe->cluster.device)->synchronous && !record.ranks.has_times)
@@ -271,32 +272,32 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
 
 static enum status one_step(struct session *s, bool *stop)
 {
-    struct rank_state *w = &s->rank_state;
+    struct rank_state *state = &s->rank_state;
     double start = clock_s();
     struct step_result result;
-    if (continues_after(s, w->step + 1))
-        TRY(rank_step_look_ahead(w, &result));
+    if (continues_after(s, state->step + 1))
+        TRY(rank_step_look_ahead(state, &result));
     else
-        TRY(rank_step(w, &result));
-    TRY(rank_check_finite(w, &result));
+        TRY(rank_step(state, &result));
+    TRY(rank_check_finite(state, &result));
     const int64_t stepped_ns = clock_ns();
-    struct step_record record = record_of(w, &result, clock_s() - start);
+    struct step_record record = record_of(state, &result, clock_s() - start);
     progress_took(stepped_ns - (int64_t)(1e9 * start));
-    *stop = w->stats.request >= REQUEST_STOP;
+    *stop = state->stats.all.request >= REQUEST_STOP;
     saver_read_requests(&s->saver);
     if (record.has_valid)
-        TRY(rank_evaluate(w, &record.valid_loss, stop));
+        TRY(rank_evaluate(state, &record.valid_loss, stop));
     progress_took(clock_ns() - stepped_ns);
     record.has_valid = record.has_valid && !*stop;
-    monitor_step(s->monitor, w->step);
+    monitor_step(s->monitor, state->step);
     if (is_rank_zero(s) && !s->stepped)
         TRY(report_choices(s));
     if (is_rank_zero(s)) {
         warn_of_no_loss(s, &record);
         TRY(stop_after_failure(s, metrics_step(s->metrics, &record)));
     }
-    if (timeline_wanted(w->run->recipe, w->step))
-        TRY(timeline_write(w));
+    if (timeline_wanted(state->run->recipe, state->step))
+        TRY(timeline_write(state));
     return OK;
 }
 
@@ -319,41 +320,41 @@ static enum status outcome(const struct session *s, bool stop)
 
 static enum status loop(struct session *s)
 {
-    struct rank_state *w = &s->rank_state;
-    const struct recipe *recipe = w->run->recipe;
+    struct rank_state *state = &s->rank_state;
+    const struct recipe *recipe = state->run->recipe;
     bool stop, best, saved, saves = recipe->checkpoint.save != NULL;
     s->saver.saved = s->folder->newest;
     saver_plan(&s->saver);
     if (is_rank_zero(s) && recipe->resilience.exit_duration_in_mins > 0.0)
-        w->stop_at_s = clock_s() + 60.0 * recipe->resilience.exit_duration_in_mins;
-    stop_training(w->run->stop);
-    if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saver.saved < 0)
+        state->requests.stop_at_s = clock_s() + 60.0 * recipe->resilience.exit_duration_in_mins;
+    stop_training(state->run->stop);
+    if (saves && recipe->train.train_iters == 0 && state->step == 0 && s->saver.saved < 0)
         TRY(save(s, true));
-    TRY(evaluate_late(w, s->metrics, &best, &stop));
+    TRY(evaluate_late(state, s->metrics, &best, &stop));
     if (best)
         TRY(saver_is_best(&s->saver, &best));
     if (best)
-        TRY(save(s, w->step == recipe->train.train_iters));
-    while (w->step < recipe->train.train_iters && !stop) {
+        TRY(save(s, state->step == recipe->train.train_iters));
+    while (state->step < recipe->train.train_iters && !stop) {
         TRY(saver_rescue(&s->saver, one_step(s, &stop)));
         TRY(saver_is_best(&s->saver, &best));
-        bool last = stop || w->step == recipe->train.train_iters;
+        bool last = stop || state->step == recipe->train.train_iters;
         // The look-ahead of post-validation is valid only if the next step follows immediately.
-        bool now = s->saver.due && !w->ahead;
-        if (saves && (last || now || best || due(recipe->checkpoint.save_interval, w->step)))
+        bool now = s->saver.due && !state->ahead;
+        if (saves && (last || now || best || due(recipe->checkpoint.save_interval, state->step)))
             TRY(save(s, last));
-        else if (s->saver.written && !w->ahead)
+        else if (s->saver.written && !state->ahead)
             TRY(saver_finish(&s->saver, &saved));
-        if (!last && !w->ahead)
+        if (!last && !state->ahead)
             TRY(saver_save_in_memory(&s->saver));
     }
     // Ranks may still be exchanging weights of the last step, from memory that is about to be freed.
-    TRY(stream_sync(w->compute));
+    TRY(stream_sync(state->compute));
     if (is_rank_zero(s) && s->stepped)
         TRY(report_choices(s));
     if (is_rank_zero(s) && s->broken.length == 0)
         TRY(metrics_sync(s->metrics));
-    if (w->step >= recipe->train.train_iters)
+    if (state->step >= recipe->train.train_iters)
         memory_checkpoints_remove(s->saver.memory);
     return outcome(s, stop);
 }
@@ -375,12 +376,12 @@ struct training {
 };
 
 /* Connects the monitors of the nodes. Under a launcher only: all ranks decide alike. */
-static enum status connect_monitors(struct rank_state *w, struct monitor *monitor)
+static enum status connect_monitors(struct rank_state *state, struct monitor *monitor)
 {
     struct control_address address = {0};
-    if (w->world->rank == 0)
+    if (state->world->rank == 0)
         TRY(monitor_address(monitor, &address));
-    TRY(rank_broadcast(w, 0, &address, sizeof address));
+    TRY(rank_broadcast(state, 0, &address, sizeof address));
     monitor_connect(monitor, &address);
     return OK;
 }
@@ -549,6 +550,7 @@ static enum status train_until_stopped(const struct recipe *recipe, const struct
     if (first && (status == OK || status == STOPPED))
         report_resident(atomic_load(&training.ranks), atomic_load(&training.allocated_bytes), stdout);
     checkpoint_lock_release(training.run.checkpoint_lock);
+    run_files_free(&training.run);
     run_destroy(&training.run);
     run_dir_free(&training.folder);
     text_free(&training.why);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/verify_run.h"
 
+#include "trainer/engine/step.h"
 #include "trainer/verify/bound.h"
 #include "trainer/verify/perturb.h"
 
@@ -65,7 +66,7 @@ static enum status one_step(struct shared_run *shared, struct world *world, stru
     if (shared->perturbations != NULL)
         perturb_rank(shared, world, state);
     state->step = step->steps_done;
-    state->loss_scale.scale = step->loss_scale;
+    state->scale.value.scale = step->loss_scale;
     TRY(rank_step(state, &result));
     if (!result.skipped)
         TRY(shared->perturbations == NULL ? gather_all(step->end, state)

@@ -10,7 +10,8 @@
 #include "planner/plan/memory_plan.h"
 #include "schedules/schedule.h"
 #include "tests/support/tiny.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
+#include "trainer/engine/step.h"
 
 #include <dirent.h>
 #include <signal.h>

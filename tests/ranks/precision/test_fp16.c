@@ -101,7 +101,7 @@ static enum status keep_result(void *context, struct rank_state *w, int64_t step
     struct observations *seen = context;
     int rank = w->world->rank;
     seen->skipped[rank][step] = result->skipped;
-    seen->scale[rank][step] = w->loss_scale.scale;
+    seen->scale[rank][step] = w->scale.value.scale;
     seen->has_state[rank] = w->weights.m.bytes > 0;
     return find_state(w, &seen->state[rank][step]);
 }

@@ -6,7 +6,6 @@
  * steps are compared too. Also covers a disk that is full for one rank only.
  *
  * mpi DEVICE: stopped and resumed, as processes.
- *
  * kill DEVICE: killed repeatedly while saving; a loadable checkpoint always exists.
  *
  * convert FOLDER: loads the checkpoint FOLDER with its own recipe, on one rank and on all, and saves it
@@ -16,6 +15,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/data/dataset.h"
 #include "trainer/engine/snapshot.h"
+#include "trainer/engine/step.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/checkpoint_shard.h"
 #include "trainer/checkpoint/distribute/checkpoint_staging.h"
 #include "trainer/data/dataset.h"
+#include "trainer/engine/step.h"
 
 #include <dirent.h>
 #include <linux/magic.h>

@@ -5,6 +5,7 @@
 #include "tests/support/tiny.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/agree.h"
+#include "trainer/engine/step.h"
 
 #include <stdio.h>
 #include <string.h>

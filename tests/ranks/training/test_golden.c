@@ -13,6 +13,7 @@
  * run only those files. */
 #include "planner/plan/memory_plan.h"
 #include "tests/ranks/training/golden.h"
+#include "trainer/engine/step.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -11,6 +11,7 @@
 #include "tests/support/launched.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/traffic.h"
+#include "trainer/engine/step.h"
 #include "trainer/run/train.h"
 
 #include <fcntl.h>

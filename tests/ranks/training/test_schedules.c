@@ -17,6 +17,7 @@
 #include "tests/support/tiny_verify.h"
 #include "tests/support/trace.h"
 #include "tools/cli/commands.h"
+#include "trainer/engine/step.h"
 
 #include <string.h>
 

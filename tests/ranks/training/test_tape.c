@@ -11,6 +11,7 @@
 #include "planner/plan/memory_plan.h"
 #include "tests/ranks/training/tape_compare.h"
 #include "tests/ranks/verify/random_recipe.h"
+#include "trainer/engine/step.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * test_faults.c itself. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 enum { FAULT_STEPS = 2 }; // of each run: some faults need moments, or a bias that is not zero
 

@@ -10,6 +10,7 @@
 #include "tests/ranks/verify/random_recipe.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/snapshot.h"
+#include "trainer/engine/step.h"
 #include "trainer/verify/verify_run.h"
 
 #include <stdio.h>
@@ -77,7 +78,7 @@ static enum status first_steps(struct resume_run *r, struct rank_state *w)
     TRY(checkpoint_save(w));
     TRY(gather(&r->pair->saved, w));
     if (w->world->rank == 0)
-        r->pair->saved_scale = w->loss_scale.scale;
+        r->pair->saved_scale = w->scale.value.scale;
     return OK;
 }
 
@@ -89,13 +90,13 @@ static enum status resumed_steps(struct resume_run *r, struct rank_state *w)
     TRY(gather(&pair->steps[0].end, w));
     TRY(group_barrier(w->groups->world, w->compute));
     TRY(compare(pair, &pair->saved, &pair->steps[0].end, "loaded"));
-    if (w->step != SAVED_AFTER || w->loss_scale.scale != pair->saved_scale)
+    if (w->step != SAVED_AFTER || w->scale.value.scale != pair->saved_scale)
         return fail(OUT_OF_BOUND, "loaded step %lld with loss scale %g, saved %d with %g", (long long)w->step,
-                    w->loss_scale.scale, SAVED_AFTER, pair->saved_scale);
+                    w->scale.value.scale, SAVED_AFTER, pair->saved_scale);
     TRY(group_barrier(w->groups->world, w->compute));
     for (int i = 0; i < COMPARED; i++) {
         struct resumed_step *step = &pair->steps[i];
-        const double scale = w->loss_scale.scale;
+        const double scale = w->scale.value.scale;
         struct step_result result;
         TRY(rank_step(w, &result));
         TRY(gather(&step->end, w));

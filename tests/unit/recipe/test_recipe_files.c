@@ -3,7 +3,8 @@
 #include "base/text.h"
 #include "tests/fixtures/bpe_fixture.h"
 #include "tests/unit/recipe/recipe_case.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/data/recipe_data.h"
+#include "trainer/engine/rank.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -115,7 +116,7 @@ Test(recipe_files, a_vocabulary_larger_than_the_models_is_refused)
             "tokenizer.tokenizer_model=" SOURCE_ROOT "/tests/fixtures/tokenizers/llama3.json", vocab};
         cr_assert_eq(recipe_load_text("r.yaml", SMALL, overrides, 3, 0, &recipe, &problems), OK, "%s",
                      problems.count > 0 ? problems.list[0].text : "");
-        cr_assert_eq(run_tokenizer(recipe, &tokenizer), size == 461 ? OK : BAD_RECIPE);
+        cr_assert_eq(recipe_create_tokenizer(recipe, &tokenizer), size == 461 ? OK : BAD_RECIPE);
         if (size == 460) {
             cr_assert(strstr(fail_text(), "model.vocab_size 460 is smaller than the vocabulary of 461") !=
                               NULL &&

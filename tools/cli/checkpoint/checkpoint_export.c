@@ -7,7 +7,8 @@
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
 #include "trainer/checkpoint/huggingface/pretrained_export.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/data/recipe_data.h"
+#include "trainer/engine/rank.h"
 #include "trainer/tokenizer/chat/chat_template.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -141,8 +142,9 @@ static enum status create_tokenizer(struct extras *x, const char *folder, struct
         TRY(load_recipe(folder, x->overrides, x->override_count, &x->recipe));
     }
     const bool has_one = x->override_count > 0 || type == TOKENIZER_BYTE || type == TOKENIZER_GPT2_BPE;
-    return has_one && (x->given == NULL || strcmp(x->given, "none") != 0) ? run_tokenizer(x->recipe, out)
-                                                                          : OK;
+    return has_one && (x->given == NULL || strcmp(x->given, "none") != 0)
+               ? recipe_create_tokenizer(x->recipe, out)
+               : OK;
 }
 
 /* AutoTokenizer needs the class of a tokenizer that consists of two files. */

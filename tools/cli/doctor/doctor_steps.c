@@ -7,7 +7,8 @@
 #include "parallel/comm.h"
 #include "planner/plan/memory_plan.h"
 #include "tools/cli/doctor/doctor_time.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
+#include "trainer/engine/step.h"
 #include "trainer/files/problems.h"
 
 #include <stdio.h>

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "trainer/checkpoint/checkpoint_source.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* Collective; every rank passes the same checkpoint, with the shapes of the recipe. with_moments: also
  * the optimizer's moments. On failure, a rank returns its own error, and the others the same status; the

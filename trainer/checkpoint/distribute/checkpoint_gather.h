@@ -3,7 +3,7 @@
  * collective over the world. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 /* Gathers `words` 32-bit words of every rank into all[world][words]. */
 MUST_USE enum status gather_words(struct rank_state *state, const void *mine, int words, void *all);

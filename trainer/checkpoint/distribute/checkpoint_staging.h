@@ -3,7 +3,7 @@
  * and loading do not change the peak of a run. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 struct staging {
     char *data; // device memory

@@ -18,7 +18,7 @@
 #pragma once
 
 #include "trainer/checkpoint/checkpoint_source.h"
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 struct memory_checkpoints;
 

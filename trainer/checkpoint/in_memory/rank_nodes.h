@@ -3,7 +3,7 @@
  * which is the leader of the node. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 
 enum { NODE_NAME_CHARS = 64 };
 

@@ -2,7 +2,7 @@
 /* What a run reads and when it evaluates. */
 #pragma once
 
-#include "trainer/engine/rank_state.h"
+#include "trainer/engine/rank.h"
 #include "trainer/run/metrics.h"
 
 /* Prints the data of the run, and a warning of many epochs: on one rank, when it is known where the run
