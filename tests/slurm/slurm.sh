@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # A Slurm of its own in the folder $work, on this machine and on loopback: nodes n1 and n2 of four CPUs each, and two
-# partitions, of which `urgent` preempts `low`. To be sourced; needs root.
+# partitions, of which `urgent` preempts `low`. With gpus=N, each node has N emulated GPUs. To be sourced; needs root.
 daemons=()
 work=${work:?}
+gpus=${gpus:-0}
 
 stop_slurm() {
     scancel --signal=KILL --user=root 2>/dev/null || true
@@ -51,11 +52,26 @@ SlurmdPidFile=$work/slurmd.%n.pid
 SlurmdLogFile=$work/slurmd.%n.log
 TmpFS=$work/tmp/%n
 SchedulerParameters=sched_min_interval=2000,sched_interval=2,bf_interval=2,batch_sched_delay=0
-NodeName=n1 NodeHostname=$1 NodeAddr=127.0.0.1 Port=$(($2 + 1)) CPUs=4 State=UNKNOWN
-NodeName=n2 NodeHostname=$1 NodeAddr=127.0.0.1 Port=$(($2 + 2)) CPUs=4 State=UNKNOWN
+GresTypes=gpu
+TaskProlog=$work/prolog
+NodeName=n1 NodeHostname=$1 NodeAddr=127.0.0.1 Port=$(($2 + 1)) CPUs=4 Gres=gpu:$gpus State=UNKNOWN
+NodeName=n2 NodeHostname=$1 NodeAddr=127.0.0.1 Port=$(($2 + 2)) CPUs=4 Gres=gpu:$gpus State=UNKNOWN
 PartitionName=low Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
 PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=2
 CONF
+}
+
+# Emulated GPUs belong to a host by its name, and both nodes have this host's.
+write_gpus() {
+    local files=""
+    for ((i = 0; i < gpus; i++)); do
+        touch "$work/gpu$i"
+        files+="${files:+,}$work/gpu$i"
+    done
+    echo "${files:+Name=gpu File=$files}" >"$work/gres.conf"
+    echo "#!/bin/sh" >"$work/prolog"
+    echo "echo \"export NCCL_HOSTID=\$SLURMD_NODENAME\"" >>"$work/prolog"
+    chmod 755 "$work/prolog"
 }
 
 # All processes of a node of this Slurm: its slurmd, the steps and their tasks.
@@ -88,6 +104,7 @@ start_slurm() {
         --key-file="$work/munge/key" --socket="$work/munge/socket" --pid-file="$work/munge/pid" \
         --seed-file="$work/munge/seed"
     write_config "$host" "$(free_ports)"
+    write_gpus
     export SLURM_CONF=$work/slurm.conf
     start slurmctld.out slurmctld -D -f "$SLURM_CONF"
     for node in n1 n2; do start_slurmd $node; done

@@ -202,8 +202,11 @@ def test_refused_by_sbatch():
             ("echo Submitted batch job 12", 1, 'but "Submitted batch job 12"; see squeue\n'),
             ("echo 12; echo 'sbatch: warning: 3 nodes' >&2", 0, "sbatch: warning: 3 nodes\n")]:
         done = run(CUBOID, "submit", "a.yaml", "cluster.nodes=1", SAYS=says)
-        expect(says, done.returncode == status and line in done.stderr and done.stderr.count("\n") == 1 and
+        expect(says, done.returncode == status and line in done.stderr and
+               done.stderr.count("\n") == (2 if status == 0 else 1) and
                done.stdout == ("12\n" if status == 0 else ""), done)
+    expect("how to follow it", done.stderr.endswith("\njob 12: follow it with tail -F runs/a/slurm-12.log; scancel 12 "
+                                                    "saves, and stops it\n"), done)
 
 
 with tempfile.TemporaryDirectory() as folder:

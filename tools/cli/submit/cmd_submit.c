@@ -28,7 +28,8 @@ const char help_submit[] =
     "\n"
     "  cuboid submit recipes/quickstart.yaml cluster.nodes=2 cluster.time=12:00:00 --print\n"
     "\n"
-    "Prints the number of the job. Exit status: 0 submitted; 1 sbatch failed; 2 invalid usage or recipe.\n";
+    "Prints the number of the job, and on standard error how to follow it. Exit status: 0 submitted; 1\n"
+    "sbatch failed; 2 invalid usage or recipe.\n";
 
 struct arguments {
     bool print;
@@ -69,8 +70,11 @@ static enum status submit_recipe(const struct arguments *arguments, struct submi
     }
     if (status == OK && !arguments->print)
         status = submit_sbatch(script.chars, &job);
-    if (job.length > 0)
+    if (job.length > 0) {
         print_line(stdout, "%s", job.chars);
+        print_line(stderr, "job %s: follow it with tail -F %s/slurm-%s.log; scancel %s saves, and stops it",
+                   job.chars, s->recipe->logging.run_dir, job.chars, job.chars);
+    }
     text_free(&why);
     text_free(&script);
     text_free(&job);
