@@ -92,8 +92,8 @@ static enum status find_mesh(struct bounded *l)
 {
     const struct recipe_parallel *parallel = &l->recipe->parallel;
     const struct degrees degrees = {.tp = parallel->tensor_parallel_size,
-                                    .cp = parallel->context_parallel_size,
-                                    .ep = parallel->expert_parallel_size,
+                                    .cp = 1,
+                                    .ep = 1,
                                     .dp = parallel->data_parallel_size,
                                     .pp = parallel->pipeline_parallel_size};
     return mesh_create(degrees, parallel->rank_order, &l->run.mesh);

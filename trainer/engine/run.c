@@ -78,8 +78,8 @@ static enum status create_mesh(const struct recipe *recipe, struct run *out)
     const struct recipe_parallel *parallel = &recipe->parallel;
     const struct degrees degrees = {
         .tp = parallel->tensor_parallel_size,
-        .cp = parallel->context_parallel_size,
-        .ep = parallel->expert_parallel_size,
+        .cp = 1,
+        .ep = 1,
         .dp = parallel->data_parallel_size,
         .pp = parallel->pipeline_parallel_size,
     };

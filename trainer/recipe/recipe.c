@@ -59,7 +59,7 @@ static void refuse_key(struct recipe_loader *loader, const char *where, const ch
     }
     // One of another program; else the right name in the wrong section; else a typo here; else one elsewhere.
     struct text hint = {0};
-    const bool foreign = recipe_foreign_key(name, &hint);
+    const bool foreign = recipe_foreign_key(section, name, &hint);
     int row = foreign ? -1 : recipe_row_find_any_section(name);
     const char *near = row < 0 && !foreign ? nearest_name(name, names, names_of(section, names)) : NULL;
     if (row < 0 && near == NULL && !foreign)
@@ -73,6 +73,13 @@ static void refuse_key(struct recipe_loader *loader, const char *where, const ch
     problems_add(loader->problems, "%s: unknown key %s%s%.*s%s", where, section, dot, SHOWN, name,
                  text_chars(&hint));
     text_free(&hint);
+}
+
+/* Whether a key for a missing feature has the value that does not ask for it. */
+static bool has_only_value(const char *section, const char *name, const struct node *value)
+{
+    const char *only = recipe_only_value(section, name);
+    return only != NULL && value->kind == NODE_SCALAR && strcmp(value->text, only) == 0;
 }
 
 /* ---- values from a file ---- */
@@ -135,7 +142,7 @@ static void apply_keys(struct recipe_loader *loader, const char *file, const cha
                    strcmp(section, key->text) != 0) {
             problems_add(loader->problems, "%s: %s is inside %s, but it is a top-level section; unindent it",
                          where, key->text, section);
-        } else if (!is_section || *section != 0)
+        } else if ((!is_section || *section != 0) && !has_only_value(section, key->text, value))
             refuse_key(loader, where, section, key->text);
     }
 }
@@ -342,7 +349,7 @@ static void apply_override(struct recipe_loader *loader, const char *override, i
         char name[RECIPE_KEY_CHARS];
         struct text hint = {0};
         (void)recipe_key_of_option(override, name);
-        (void)recipe_foreign_key(name, &hint);
+        (void)recipe_foreign_key("", name, &hint);
         problems_add(loader->problems, "command line: %.*s is not key=value%s", SHOWN,
                      *override != 0 ? override : "an empty argument", text_chars(&hint));
         text_free(&hint);
@@ -362,7 +369,10 @@ static void apply_override(struct recipe_loader *loader, const char *override, i
                               strlen(recipe_sections[s].name) == (size_t)(dot - key));
         if (known)
             *dot = 0;
-        refuse_key(loader, "command line", known ? key : "", known ? dot + 1 : key);
+        const char *section = known ? key : "", *name = known ? dot + 1 : key;
+        const char *only = recipe_only_value(section, name);
+        if (only == NULL || strcmp(only, equals + 1) != 0)
+            refuse_key(loader, "command line", section, name);
     } else if (recipe_rows[row].type == ROW_BASE) {
         problems_add(loader->problems, "command line: base can only be given in a file");
     } else if (first[row] > 0) {

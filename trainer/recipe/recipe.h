@@ -31,9 +31,7 @@
 #include "planner/assume/assume.h"
 #include "trainer/files/problems.h"
 
-enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
 enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
-enum optimizer_kind { OPTIMIZER_ADAMW };
 enum lr_decay { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
 enum wsd_decay { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQUARE_ROOT };
 enum { MATMUL_FORMAT_SAME = MATMUL_FORMAT_COUNT }; // as precision.matmul_format
@@ -70,11 +68,7 @@ struct recipe_parallel {
     int tensor_parallel_size;
     int pipeline_parallel_size;
     int data_parallel_size; // resolved: `auto` is world / (tp * pp * cp), and 1 alone
-    int context_parallel_size;
-    int expert_parallel_size;
-    enum context_method context_parallel_method;
-    char *rank_order; // a permutation of "tp-cp-ep-dp-pp", fastest axis first
-    enum recipe_dtype gradient_reduce_dtype;
+    char *rank_order;       // a permutation of "tp-cp-ep-dp-pp", fastest axis first
     enum layout_search { SEARCH_NONE, SEARCH_AUTO } search; // resolved: none
 };
 
@@ -114,7 +108,6 @@ struct recipe_train {
 };
 
 struct recipe_optimizer {
-    enum optimizer_kind name;
     double lr;     // > 0
     double min_lr; // <= lr
     enum lr_decay lr_decay_style;
@@ -193,8 +186,7 @@ struct recipe_checkpoint {
 struct recipe_logging {
     char *run_dir;
     int64_t log_interval; // of the terminal; metrics.jsonl has every step
-    char *tensorboard_dir;
-    double peak_flops; // of one rank, for mfu; 0: not known
+    double peak_flops;    // of one rank, for mfu; 0: not known
 };
 
 struct recipe_profile {

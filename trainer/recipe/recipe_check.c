@@ -121,8 +121,7 @@ static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUN
     if (!given[GIVEN_DECAY])
         r->optimizer.lr_decay_iters = r->train.train_iters > 0 ? r->train.train_iters : 1;
     if (!given[GIVEN_DP]) {
-        int64_t others = (int64_t)parallel->tensor_parallel_size * parallel->pipeline_parallel_size *
-                         parallel->context_parallel_size;
+        int64_t others = (int64_t)parallel->tensor_parallel_size * parallel->pipeline_parallel_size;
         int64_t ranks = world_size > 0 ? world_size : recipe_cluster_ranks(r);
         int64_t data = others > 0 ? ranks / others : 0;
         parallel->data_parallel_size = data > 0 ? (int)data : 1;
@@ -276,8 +275,6 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
 {
     const struct recipe *recipe = check->view.recipe;
     int row = recipe_row_index(fix->key);
-    if (recipe_rows[row].unimplemented)
-        return false;
     int64_t start = fix->guess != NULL ? fix->guess(recipe) : recipe_value_integer(recipe, &recipe_rows[row]);
     int64_t grid = fix->grid != NULL ? fix->grid(recipe) : 1;
     int64_t low = start - (start % grid + grid) % grid, found[2] = {0};

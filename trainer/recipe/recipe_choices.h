@@ -7,14 +7,10 @@
 
 #include <signal.h>
 
-/* A name and its value; UNIMPLEMENTED: known, but rejected; ALIAS: name used by another program. */
+/* A name and its value; ALIAS: name used by another program. */
 #define NAMED(name_, value_)               \
     {                                      \
         .name = (name_), .value = (value_) \
-    }
-#define UNIMPLEMENTED(name_, value_)                              \
-    {                                                             \
-        .name = (name_), .value = (value_), .unimplemented = true \
     }
 #define ALIAS(name_, value_)                              \
     {                                                     \
@@ -28,17 +24,9 @@ static const struct choice epilogues[] = {
 static const struct choice backends[] = {NAMED("auto", ATTENTION_AUTO),   NAMED("own", ATTENTION_OWN),
                                          NAMED("cudnn", ATTENTION_CUDNN), ALIAS("flash", ATTENTION_OWN),
                                          ALIAS("fused", ATTENTION_CUDNN), {0}};
-static const struct choice context_methods[] = {NAMED("ring", CONTEXT_RING),
-                                                NAMED("all_gather", CONTEXT_ALL_GATHER),
-                                                NAMED("all_to_all", CONTEXT_ALL_TO_ALL),
-                                                {0}};
-static const struct choice dtypes[] = {
-    NAMED("fp32", RECIPE_FP32), UNIMPLEMENTED("bf16", RECIPE_BF16), UNIMPLEMENTED("fp16", RECIPE_FP16), {0}};
-static const struct choice main_dtypes[] = {
-    NAMED("fp32", RECIPE_FP32), NAMED("bf16", RECIPE_BF16), UNIMPLEMENTED("fp16", RECIPE_FP16), {0}};
+static const struct choice main_dtypes[] = {NAMED("fp32", RECIPE_FP32), NAMED("bf16", RECIPE_BF16), {0}};
 static const struct choice working_dtypes[] = {
     NAMED("fp32", RECIPE_FP32), NAMED("bf16", RECIPE_BF16), NAMED("fp16", RECIPE_FP16), {0}};
-static const struct choice optimizers[] = {NAMED("adamw", OPTIMIZER_ADAMW), {0}};
 static const struct choice decays[] = {
     NAMED("constant", LR_CONSTANT), NAMED("linear", LR_LINEAR),
     NAMED("cosine", LR_COSINE),     NAMED("inverse-square-root", LR_INVERSE_SQUARE_ROOT),

@@ -9,8 +9,7 @@
 int64_t recipe_ranks(const struct recipe *recipe)
 {
     const struct recipe_parallel *p = &recipe->parallel;
-    return (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size * p->data_parallel_size *
-           p->context_parallel_size;
+    return (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size * p->data_parallel_size;
 }
 
 int recipe_world_size(const struct recipe *recipe)

@@ -53,7 +53,7 @@ void recipe_row_choices_text(const struct recipe_row *row, struct text *out)
     size_t shown = 0;
     struct choice c;
     for (size_t i = 0; recipe_row_choice(row, i, &c); i++)
-        if (!c.alias && !c.unimplemented) {
+        if (!c.alias) {
             if (last != NULL)
                 text_add(out, "%s%s", shown++ > 0 ? ", " : "", last);
             last = c.name;
@@ -238,7 +238,7 @@ static const char *const foreign_keys[][2] = {
     {"warmup_iters", "optimizer.lr_warmup_iters"},
     {"warmup_steps", "optimizer.lr_warmup_iters"},
     {"num_warmup_steps", "optimizer.lr_warmup_iters"},
-    {"type", "optimizer.name or tokenizer.tokenizer_type"},
+    {"type", "tokenizer.tokenizer_type"},
     {"betas", "optimizer.adam_beta1 and optimizer.adam_beta2"},
     {"eps", "optimizer.adam_eps"},
     {"adam_epsilon", "optimizer.adam_eps"},
@@ -304,25 +304,69 @@ static const char *const foreign_keys[][2] = {
     {"dropout", "model.hidden_dropout and model.attention_dropout"},
 };
 
-/* Keys that begin with these words need a feature that does not exist. */
-static const char *const missing_features[][2] = {
-    {"num_experts", "mixture of experts is not implemented"},
-    {"num_moe_experts", "mixture of experts is not implemented"},
-    {"moe_", "mixture of experts is not implemented"},
-    {"num_local_experts", "mixture of experts is not implemented"},
-    {"mtp_", "multi-token prediction is not implemented"},
-    {"rampup_batch_size", "a ramp-up of the batch size is not implemented"},
-    {"multi_latent_attention", "multi-latent attention is not implemented"},
-    {"q_lora_rank", "multi-latent attention is not implemented"},
-    {"kv_lora_rank", "multi-latent attention is not implemented"},
-    {"exit_interval",
-     "stopping after a number of steps is not implemented; use resilience.exit_duration_in_mins, "
-     "or end the run with SIGTERM: it saves first"},
-    {"stop_after",
-     "stopping after a number of steps is not implemented; use resilience.exit_duration_in_mins, "
-     "or end the run with SIGTERM: it saves first"},
-    {"wandb", "Weights & Biases is not supported; metrics.jsonl in the run directory has every step"},
+#define NO_CONTEXT                                                                                       \
+    "context parallelism is not implemented; for long sequences use parallel.tensor_parallel_size with " \
+    "parallel.sequence_parallel=true"
+#define NO_EXPERTS "mixture of experts is not implemented"
+#define NO_TENSORBOARD \
+    "files for TensorBoard are not implemented; metrics.jsonl in the run directory has every step"
+#define NO_STOP                                                                                              \
+    "stopping after a number of steps is not implemented; use resilience.exit_duration_in_mins, or end the " \
+    "run with SIGTERM: it saves first"
+
+/* Keys for features that do not exist: those of this name where `only` is given, else all that begin with it.
+ * only: the value that asks for no such feature, which is accepted: resolved recipes of older versions have
+ * it. */
+static const struct {
+    const char *name, *why, *only;
+} missing_features[] = {
+    {"context_parallel_size", NO_CONTEXT, "1"},
+    {"cp", NO_CONTEXT, "1"},
+    {"context_parallel_method", NO_CONTEXT, "ring"},
+    {"cp_comm_type", NO_CONTEXT, NULL},
+    {"context_parallel", NO_CONTEXT, NULL},
+    {"expert_parallel_size", NO_EXPERTS, "1"},
+    {"expert_model_parallel_size", NO_EXPERTS, "1"},
+    {"ep", NO_EXPERTS, "1"},
+    {"expert_parallel", NO_EXPERTS, NULL},
+    {"num_experts", NO_EXPERTS, NULL},
+    {"num_moe_experts", NO_EXPERTS, NULL},
+    {"moe_", NO_EXPERTS, NULL},
+    {"num_local_experts", NO_EXPERTS, NULL},
+    {"gradient_reduce_dtype", "gradients are summed in fp32 only", "fp32"},
+    {"optimizer.name", "AdamW is the only optimizer", "adamw"},
+    {"optimizer.type", "AdamW is the only optimizer", "adamw"},
+    {"tensorboard_dir", NO_TENSORBOARD, "none"},
+    {"tensorboard", NO_TENSORBOARD, NULL},
+    {"mtp_", "multi-token prediction is not implemented", NULL},
+    {"rampup_batch_size", "a ramp-up of the batch size is not implemented", NULL},
+    {"multi_latent_attention", "multi-latent attention is not implemented", NULL},
+    {"q_lora_rank", "multi-latent attention is not implemented", NULL},
+    {"kv_lora_rank", "multi-latent attention is not implemented", NULL},
+    {"exit_interval", NO_STOP, NULL},
+    {"stop_after", NO_STOP, NULL},
+    {"wandb", "Weights & Biases is not supported; metrics.jsonl in the run directory has every step", NULL},
 };
+
+/* The index of the missing feature that a key of this section asks for, or -1. */
+static int missing_feature(const char *section, const char *name)
+{
+    char dotted[2 * RECIPE_KEY_CHARS];
+    snprintf(dotted, sizeof dotted, "%s.%s", section, name);
+    for (size_t i = 0; i < sizeof missing_features / sizeof *missing_features; i++) {
+        const char *key = missing_features[i].name, *asked = strchr(key, '.') != NULL ? dotted : name;
+        if (missing_features[i].only != NULL ? strcmp(asked, key) == 0
+                                             : strncmp(asked, key, strlen(key)) == 0)
+            return (int)i;
+    }
+    return -1;
+}
+
+const char *recipe_only_value(const char *section, const char *name)
+{
+    const int i = missing_feature(section, name);
+    return i >= 0 ? missing_features[i].only : NULL;
+}
 
 static const char *const foreign_values[][2] = {
     {"gpu", "cuda"},
@@ -340,16 +384,16 @@ static const char *const foreign_values[][2] = {
     {"rmsnorm", "RMSNorm"},
 };
 
-bool recipe_foreign_key(const char *name, struct text *hint)
+bool recipe_foreign_key(const char *section, const char *name, struct text *hint)
 {
+    const int missing = missing_feature(section, name);
+    if (missing >= 0) {
+        text_add(hint, ": %s", missing_features[missing].why);
+        return true;
+    }
     for (size_t i = 0; i < sizeof foreign_keys / sizeof *foreign_keys; i++)
         if (strcmp(name, foreign_keys[i][0]) == 0) {
             text_add(hint, "; use %s", foreign_keys[i][1]);
-            return true;
-        }
-    for (size_t i = 0; i < sizeof missing_features / sizeof *missing_features; i++)
-        if (strncmp(name, missing_features[i][0], strlen(missing_features[i][0])) == 0) {
-            text_add(hint, ": %s", missing_features[i][1]);
             return true;
         }
     return false;

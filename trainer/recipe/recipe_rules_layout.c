@@ -410,7 +410,7 @@ static void validated_schedule_message(const struct view *v, struct text *out)
 static double product_of_degrees(const struct recipe *r)
 {
     return (double)r->parallel.tensor_parallel_size * r->parallel.pipeline_parallel_size *
-           r->parallel.data_parallel_size * r->parallel.context_parallel_size;
+           r->parallel.data_parallel_size;
 }
 
 static bool world_holds(const struct view *v)
@@ -423,8 +423,7 @@ static bool world_holds(const struct view *v)
 static void add_nearest_worlds(const struct view *v, struct text *out)
 {
     const struct recipe_parallel *p = &v->recipe->parallel;
-    const int64_t replica =
-        (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size * p->context_parallel_size;
+    const int64_t replica = (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size;
     const int64_t below = v->world / replica * replica;
     text_add(out, " does not divide the %d ranks (it divides ", v->world);
     if (below > 0)
@@ -438,8 +437,6 @@ static void world_message(const struct view *v, struct text *out)
     bool fixed = v->given[GIVEN_DP];
     text_add(out, "parallel.tensor_parallel_size %d x parallel.pipeline_parallel_size %d",
              p->tensor_parallel_size, p->pipeline_parallel_size);
-    if (p->context_parallel_size > 1)
-        text_add(out, " x parallel.context_parallel_size %d", p->context_parallel_size);
     if (fixed || v->world == 0)
         text_add(out, " x parallel.data_parallel_size %d", p->data_parallel_size);
     if (v->world == 0)
@@ -524,19 +521,18 @@ static const struct rule rules[] = {
      per_stage_message,
      {{.key = PER_STAGE}}},
     {"pipeline.schedule_file pipeline.virtual_stages pipeline.microbatch_group_size " PP
-     " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
+     " train.global_batch_size train.micro_batch_size " DP " " TP,
      file_holds,
      file_message,
      {{.key = PP, .guess = file_p},
       {.key = "train.global_batch_size", .guess = file_batch},
       {.key = "pipeline.virtual_stages", .guess = file_v}}},
-    {"train.global_batch_size train.micro_batch_size pipeline.virtual_stages " PP " " DP " " TP
-     " parallel.context_parallel_size",
+    {"train.global_batch_size train.micro_batch_size pipeline.virtual_stages " PP " " DP " " TP,
      fits_holds,
      fits_message,
      {{.key = "train.global_batch_size", .guess = largest_batch}}},
     {"pipeline.schedule pipeline.virtual_stages pipeline.microbatch_group_size " PP
-     " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
+     " train.global_batch_size train.micro_batch_size " DP " " TP,
      supported_holds,
      supported_message,
      {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
@@ -550,11 +546,8 @@ static const struct rule rules[] = {
      validated_schedule_holds,
      validated_schedule_message,
      {{0}}},
-    {PP " " TP " " DP " parallel.context_parallel_size",
-     world_holds,
-     world_message,
-     {{.key = DP}, {.key = TP}, {.key = PP}}},
-    {"train.global_batch_size train.micro_batch_size " DP " " TP " " PP " parallel.context_parallel_size",
+    {PP " " TP " " DP, world_holds, world_message, {{.key = DP}, {.key = TP}, {.key = PP}}},
+    {"train.global_batch_size train.micro_batch_size " DP " " TP " " PP,
      batch_holds,
      batch_message,
      {{.key = "train.global_batch_size", .grid = samples_at_once},

@@ -524,9 +524,7 @@ static int64_t nodes_of_layout(const struct recipe *r)
 #define DECAY     "optimizer.lr_decay_iters"
 #define WSD       "optimizer.lr_wsd_decay_iters"
 #define TOKENIZER "tokenizer.tokenizer_type"
-#define DEGREES                                                                                  \
-    "parallel.tensor_parallel_size parallel.pipeline_parallel_size parallel.data_parallel_size " \
-    "parallel.context_parallel_size"
+#define DEGREES   "parallel.tensor_parallel_size parallel.pipeline_parallel_size parallel.data_parallel_size"
 
 static const struct rule rules[] = {
     {WARMUP " " DECAY " train.train_iters",

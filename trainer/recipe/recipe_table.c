@@ -3,7 +3,6 @@
  *
  * To add a key: add a field in the struct of the folder that reads it and a row here, and regenerate the page
  * with `cuboid recipe --reference > docs/recipe.md` (docs/internals/extending.md).
- * To implement a reserved key: remove `.unimplemented` from the row or from the choice.
  * Key names are Megatron-LM's where it has one. */
 #include "trainer/recipe/recipe_table.h"
 #include "parallel/comm.h"
@@ -81,17 +80,8 @@ const struct recipe_row recipe_rows[] = {
         BETWEEN(1, 65536), .aliases = "pp pipeline_model_parallel_size"),
     ROW("parallel.data_parallel_size", INT, parallel.data_parallel_size, NULL,
         "d, the data-parallel degree: divides the global batch.", BETWEEN(1, 65536),
-        .derived = "ranks / (tp x pp x cp); without a launcher, ranks of `cluster.nodes`, or 1",
-        .aliases = "dp", .one_rank = "1"),
-    ROW("parallel.context_parallel_size", INT, parallel.context_parallel_size, "1",
-        "c, the context-parallel degree: divides each sequence.", BETWEEN(1, 65536), .aliases = "cp",
-        .unimplemented = true),
-    ROW("parallel.context_parallel_method", CHOICE, parallel.context_parallel_method, "ring",
-        "Communication of keys and values between context-parallel ranks.", .choices = context_methods,
-        .aliases = "cp_comm_type", .unimplemented = true),
-    ROW("parallel.expert_parallel_size", INT, parallel.expert_parallel_size, "1",
-        "e, the expert-parallel degree: distributes the experts.", BETWEEN(1, 65536),
-        .aliases = "ep expert_model_parallel_size", .unimplemented = true),
+        .derived = "ranks / (tp x pp); without a launcher, ranks of `cluster.nodes`, or 1", .aliases = "dp",
+        .one_rank = "1"),
     ROW("parallel.sequence_parallel", BOOL, layers.sequence_parallel, "false",
         "Sequence parallelism: norms, dropout and the residual stream are sharded along the sequence over "
         "the tensor-parallel ranks."),
@@ -120,8 +110,6 @@ const struct recipe_row recipe_rows[] = {
         .derived = "as in Megatron-core: 160 (40 Mi gradients in fp32), or 4 x data_parallel_size if that "
                    "is more",
         .one_rank = "auto"),
-    ROW("parallel.gradient_reduce_dtype", CHOICE, parallel.gradient_reduce_dtype, "fp32",
-        "Data type of gradient reductions.", .choices = dtypes),
 
     ROW("pipeline.schedule", WORD, pipeline.schedule, "1f1b", "Pipeline schedule (docs/schedules.md).",
         .names = schedule_choice),
@@ -190,9 +178,6 @@ const struct recipe_row recipe_rows[] = {
     ROW("train.eval_iters", COUNT, train.eval_iters, "10", "Global batches per evaluation.",
         BETWEEN(1, 1e12)),
 
-    ROW("optimizer.name", CHOICE, optimizer.name, "adamw",
-        "Optimizer: AdamW. Weight decay applies to matrices and embeddings, not to biases and norms.",
-        .choices = optimizers),
     ROW("optimizer.lr", REAL, optimizer.lr, NULL, "Learning rate after warm-up.", POSITIVE,
         .example = "3e-4"),
     ROW("optimizer.min_lr", REAL, optimizer.min_lr, "0", "Learning rate at the end of the decay.",
@@ -211,7 +196,9 @@ const struct recipe_row recipe_rows[] = {
     ROW("optimizer.lr_wsd_decay_iters", COUNT, optimizer.lr_wsd_decay_iters, "0",
         "With `WSD`: length of the decay phase, the last steps before lr_decay_iters.", STEPS),
     ROW("optimizer.weight_decay", REAL, optimizer.weight_decay, "0.01",
-        "Decoupled weight decay, multiplied by the learning rate.", NOT_NEGATIVE),
+        "Decoupled weight decay of AdamW, multiplied by the learning rate: of matrices and embeddings, not "
+        "of biases and norms.",
+        NOT_NEGATIVE),
     ROW("optimizer.adam_beta1", REAL, optimizer.adam_beta1, "0.9", "Decay rate of the first moment.",
         BETWEEN(0, 1), .example = "0.9", .below = true),
     ROW("optimizer.adam_beta2", REAL, optimizer.adam_beta2, "0.999", "Decay rate of the second moment.",
@@ -406,8 +393,6 @@ const struct recipe_row recipe_rows[] = {
         "Folder of the run: resolved recipe, metrics.jsonl, checkpoints.", .derived = "runs/NAME"),
     ROW("logging.log_interval", COUNT, logging.log_interval, "10",
         "Steps between log lines on the terminal. metrics.jsonl has every step.", BETWEEN(1, 1e12)),
-    ROW("logging.tensorboard_dir", TEXT, logging.tensorboard_dir, "none",
-        "Folder for TensorBoard event files.", .optional = true, .unimplemented = true),
     ROW("logging.peak_flops", REAL, logging.peak_flops, NULL,
         "Peak FLOP/s of one rank's device, for mfu (full attention) and mfu_causal (causal half) in "
         "metrics.jsonl and the summary; 0: unknown.",

@@ -33,9 +33,8 @@ enum row_type {
 /* A named value of a key. Arrays end with {0}. */
 struct choice {
     const char *name;
-    int value;          // of ROW_CHOICE
-    bool unimplemented; // known, but rejected
-    bool alias;         // name used by another program for a previous value: read, never written
+    int value;  // of ROW_CHOICE
+    bool alias; // name used by another program for a previous value: read, never written
 };
 
 struct recipe_row {
@@ -52,10 +51,9 @@ struct recipe_row {
     double low, high;  // range of numbers, both ends included ...
     bool above, below; // ... or excluded
     enum row_type type;
-    bool optional;      // ROW_TEXT: `none` is a value
-    bool unimplemented; // only the default is accepted
-    bool chosen;        // takes `auto`: a plan chooses the value
-    bool single;        // ROW_LAYERS: takes an integer in place of a list
+    bool optional; // ROW_TEXT: `none` is a value
+    bool chosen;   // takes `auto`: a plan chooses the value
+    bool single;   // ROW_LAYERS: takes an integer in place of a list
     size_t offset;
 };
 
@@ -212,9 +210,12 @@ void recipe_check_files(const struct recipe *recipe, bool schedule, struct probl
 /* Appends "; did you mean quickstart.yaml?" if `path` does not exist, and its folder has one of a similar
  * name. */
 void recipe_near_file(const char *path, struct text *hint);
-/* Whether the name of an unknown key, without its section, is one of another program. Appends what to use
+/* Whether the name of an unknown key in a section ("": none) is one of another program. Appends what to use
  * instead, "; use optimizer.lr", or that the feature is missing. */
-bool recipe_foreign_key(const char *name, struct text *hint);
+bool recipe_foreign_key(const char *section, const char *name, struct text *hint);
+/* The value of an unknown key that asks for nothing, so that it is accepted: "1" for a context-parallel
+ * degree. NULL: none. */
+const char *recipe_only_value(const char *section, const char *name);
 
 /* The one of names[0..count) that a value probably means: by its name in other programs, or else the nearest;
  * or NULL. */

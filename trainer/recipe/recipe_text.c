@@ -250,7 +250,7 @@ static bool is_planned(const struct recipe *recipe, const struct recipe_row *row
 {
     static const char *const sections[] = {"parallel", "pipeline", "precision", "memory", "assume"};
     static const char *const others[] = {"cluster.nodes", "cluster.gpus_per_node", "cluster.ranks_per_gpu"};
-    if (row->type == ROW_BASE || row->unimplemented || has_column(row->key))
+    if (row->type == ROW_BASE || has_column(row->key))
         return false;
     if (recipe_row_in_section(row, "model") || strcmp(row->key, "deterministic") == 0)
         return true;
@@ -295,7 +295,7 @@ static const char intro[] =
     "- `base: other.yaml` merges this recipe over another one; lists are replaced as a whole.\n"
     "  YAML anchors, aliases and merge keys are not supported.\n"
     "- Paths are relative to the working directory; only that of `base` is relative to its file.\n"
-    "- A key that is unknown, duplicate or not implemented is an error.\n"
+    "- A key that is unknown or duplicate is an error.\n"
     "  All errors are reported together, with exit status 2.\n"
     "- Names are Megatron-LM's where it has one.\n"
     "  Defaults differ: no dropout, `cosine` decay, no padding of the vocabulary in\n"
@@ -353,7 +353,7 @@ static void add_value_cell(const struct recipe_row *row, struct text *out)
         struct choice c;
         text_add(out, "%s", row->type == ROW_NAMES ? "list of " : "");
         for (size_t i = 0; recipe_row_choice(row, i, &c); i++)
-            if (!c.alias && !c.unimplemented)
+            if (!c.alias)
                 text_add(out, "%s`%s`", shown++ > 0 ? ", " : "", c.name);
         return;
     }
@@ -365,18 +365,6 @@ static void add_value_cell(const struct recipe_row *row, struct text *out)
     text_free(&expected);
 }
 
-static void add_unimplemented(const struct recipe_row *row, struct text *out)
-{
-    if (row->unimplemented)
-        text_add(out, " Only `%s` is accepted.", row->fallback);
-    size_t shown = 0;
-    for (const struct choice *c = row->choices; !row->unimplemented && c != NULL && c->name != NULL; c++)
-        if (c->unimplemented)
-            text_add(out, "%s`%s`", shown++ > 0 ? ", " : " Not implemented yet: ", c->name);
-    if (shown > 0)
-        text_add(out, ".");
-}
-
 static void add_reference_row(const struct recipe_row *row, const char *shown, struct text *out)
 {
     text_add(out, "| `%s` | ", shown);
@@ -384,7 +372,6 @@ static void add_reference_row(const struct recipe_row *row, const char *shown, s
     text_add(out, " | ");
     add_default_cell(row, out);
     text_add(out, " | %s", row->help);
-    add_unimplemented(row, out);
     for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
         int length = (int)strcspn(at, " ");
         text_add(out, "%s`%.*s`",
@@ -432,7 +419,6 @@ static void add_help(const struct recipe_row *row, struct text *out)
     add_wrapped(line.chars, 0, out);
     text_free(&line);
     text_add(&line, "%s", row->help);
-    add_unimplemented(row, &line);
     if (row->aliases != NULL)
         text_add(&line, " Also: %s.", row->aliases);
     add_wrapped(line.chars, 4, out);
@@ -447,7 +433,7 @@ bool recipe_help(const char *name, struct text *out)
             text_add(out, "%s: %s\n\n", name, recipe_sections[s].help);
     const int row = out->length > before ? -1 : recipe_row_find_dotted(name);
     struct text hint = {0};
-    if (out->length == before && row < 0 && recipe_foreign_key(name, &hint))
+    if (out->length == before && row < 0 && recipe_foreign_key("", name, &hint))
         text_add(out, "%s is not a key%s\n", name, hint.chars);
     text_free(&hint);
     for (int i = 0; i < recipe_row_count; i++) {
@@ -471,16 +457,7 @@ static void add_common(struct text *out)
         add_reference_row(&recipe_rows[recipe_row_index(common_keys[i])], common_keys[i], out);
 }
 
-static void add_not_implemented(struct text *out)
-{
-    text_add(out, "\n## Not implemented yet\n\nReserved keys, of which only the default is accepted.\n\n%s",
-             table_head);
-    for (int row = 0; row < recipe_row_count; row++)
-        if (recipe_rows[row].unimplemented)
-            add_reference_row(&recipe_rows[row], recipe_rows[row].key, out);
-}
-
-/* The common keys first, then every key by section, and those that nothing implements last. */
+/* The common keys first, then every key by section. */
 void recipe_reference(struct text *out)
 {
     text_add(out, "%s", intro);
@@ -490,8 +467,7 @@ void recipe_reference(struct text *out)
         text_add(out, "\n## %s%s\n\n%s\n\n%s", section->name, *section->name == 0 ? "Top level" : "",
                  section->help, table_head);
         for (int row = 0; row < recipe_row_count; row++)
-            if (recipe_row_in_section(&recipe_rows[row], section->name) && !recipe_rows[row].unimplemented)
+            if (recipe_row_in_section(&recipe_rows[row], section->name))
                 add_reference_row(&recipe_rows[row], recipe_row_name(&recipe_rows[row]), out);
     }
-    add_not_implemented(out);
 }

@@ -230,15 +230,10 @@ static bool parse_choice(const struct recipe_row *row, const struct node *node, 
     struct choice c;
     for (size_t i = 0; recipe_row_choice(row, i, &c); i++) {
         if (node->kind == NODE_SCALAR && strcmp(node->text, c.name) == 0) {
-            if (c.unimplemented) {
-                text_add(why, "%s is not implemented yet; use ", c.name);
-                recipe_row_choices_text(row, why);
-                return false;
-            }
             *out = c;
             return true;
         }
-        if (!c.unimplemented && count < sizeof names / sizeof *names)
+        if (count < sizeof names / sizeof *names)
             names[count++] = c.name;
     }
     refuse(row, node, why);
@@ -544,11 +539,6 @@ bool recipe_value_set(struct recipe *recipe, const struct recipe_row *row, const
         return true;
     struct recipe *scratch = allocate(1, sizeof *scratch);
     bool good = parse_field(scratch, row, node, why);
-    if (good && row->unimplemented && !recipe_value_is_default(scratch, row)) {
-        recipe_value_text(scratch, row, why);
-        text_add(why, " is not implemented yet; use %s", row->fallback);
-        good = false;
-    }
     if (good) {
         recipe_value_free(recipe, row);
         good = parse_field(recipe, row, node, why);

@@ -208,28 +208,21 @@ Test(recipe_text, the_reference_page_is_current)
     text_free(&file);
 }
 
-/* Keys that are not implemented have a table of their own, after all sections. */
-Test(recipe_text, the_reference_page_has_common_keys_first_and_reserved_ones_last)
+/* A key that accepts one value has no place in it. */
+Test(recipe_text, the_reference_page_has_common_keys_first)
 {
     struct text page = {0};
     recipe_reference(&page);
     const char *common = strstr(page.chars, "\n## Common keys\n"),
                *top = strstr(page.chars, "\n## Top level\n");
-    const char *reserved = strstr(page.chars, "\n## Not implemented yet\n");
     cr_assert(common != NULL && common < top && top < strstr(page.chars, "\n## cluster\n"));
-    cr_assert(strstr(page.chars, "\n## cluster\n") < reserved);
-    cr_assert(strstr(page.chars, "\n| `optimizer.lr` |") < top && strstr(top, "\n| `lr` |") < reserved);
-    size_t count = 0;
-    for (int row = 0; row < recipe_row_count; row++)
-        if (recipe_rows[row].unimplemented) {
-            char cell[128];
-            snprintf(cell, sizeof cell, "\n| `%s` |", recipe_rows[row].key);
-            cr_assert(strstr(page.chars, cell) > reserved, "%s", recipe_rows[row].key);
-            count++;
-        }
-    for (const char *at = reserved; (at = strstr(at, "\n| `")) != NULL; at++)
-        count--;
-    cr_assert_eq(count, 0);
+    cr_assert(strstr(page.chars, "\n| `optimizer.lr` |") < top && strstr(top, "\n| `lr` |") != NULL);
+    for (int row = 0; row < recipe_row_count; row++) {
+        struct choice first, second;
+        if (recipe_row_has_choices(&recipe_rows[row]) && recipe_row_choice(&recipe_rows[row], 0, &first))
+            cr_assert(recipe_row_choice(&recipe_rows[row], 1, &second), "%s accepts only %s",
+                      recipe_rows[row].key, first.name);
+    }
     text_free(&page);
 }
 
@@ -263,9 +256,8 @@ Test(recipe_text, the_table_is_consistent)
         cr_assert_eq(recipe_row_index(row->key), i, "%s is listed twice", row->key);
         cr_assert(strlen(row->help) > 0 && row->help[strlen(row->help) - 1] == '.', "%s", row->key);
         cr_assert_eq(strchr(row->help, '|'), NULL, "%s would break the page's table", row->key);
-        // A key is given, derived or has a default; one that is not implemented has the only valid value.
+        // A key is given, derived or has a default.
         cr_assert(row->fallback != NULL || row->derived != NULL || row->example != NULL, "%s", row->key);
-        cr_assert(!row->unimplemented || row->fallback != NULL, "%s", row->key);
         // An alias maps to this key only.
         for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
             char alias[64], section[32];

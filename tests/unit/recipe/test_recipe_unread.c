@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Keys without effect: each is reported once, with the reason; keys that are read never are. */
+/* Keys without effect: each is reported once, with the reason; keys that are read never are. Keys for
+ * features that do not exist are errors. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #define WITH(expected, ...) \
@@ -112,4 +113,34 @@ Test(recipe_unread, buckets_grow_with_the_data_parallel_degree)
         cr_assert_eq(l.recipe->data_parallel.bucket_size_mb, cases[i].mb);
         loaded_free(&l);
     }
+}
+
+Test(recipe_unread, features_not_built_are_rejected_by_name)
+{
+    FOR_OVERRIDE("cp=2",
+                 "command line: unknown key cp: context parallelism is not implemented; for long sequences "
+                 "use parallel.tensor_parallel_size with parallel.sequence_parallel=true\n");
+    FOR_OVERRIDE(
+        "parallel.expert_parallel_size=4",
+        "command line: unknown key parallel.expert_parallel_size: mixture of experts is not implemented\n");
+    FOR_OVERRIDE("optimizer.name=adam",
+                 "command line: unknown key optimizer.name: AdamW is the only optimizer\n");
+    FOR_OVERRIDE(
+        "parallel.gradient_reduce_dtype=bf16",
+        "command line: unknown key parallel.gradient_reduce_dtype: gradients are summed in fp32 only\n");
+    FOR_OVERRIDE(
+        "precision.main_params_dtype=fp16",
+        "command line: precision.main_params_dtype \"fp16\" is not fp32 or bf16; did you mean fp32?\n");
+    FOR_OVERRIDE("precision.params_dtype=bf16", "");
+    FOR_OVERRIDE("precision.params_dtype=fp16", "");
+    FOR_OVERRIDE("checkpoint.async_save=true", "");
+    FOR_OVERRIDE(
+        "logging.tensorboard_dir=tb",
+        "command line: unknown key logging.tensorboard_dir: files for TensorBoard are not implemented; "
+        "metrics.jsonl in the run directory has every step\n");
+    // A value that asks for nothing is accepted: resolved recipes of older versions have it.
+    FOR_OVERRIDE("ep=1", "");
+    EXPECT_MESSAGES(SMALL "parallel: {context_parallel_size: 1, context_parallel_method: ring, "
+                          "gradient_reduce_dtype: fp32}\nlogging: {tensorboard_dir: none}\n",
+                    "");
 }
