@@ -27,7 +27,6 @@ REPLACED = [
     ("squeue --me", "wait_for_step 12; squeue --me"),
     ("srun --jobid=$JOB --overlap --nodelist=n2 --ntasks=1 pkill -KILL -x cuboid", "kill_ranks_of n2"),
     ("tail -n 40 ", "wait_for_line 'resumes from'; tail -n 40 "),
-    ("scancel $JOB", "scancel $JOB; wait_for_end"),
     ("cuboid runs ", "wait_for_end; cuboid runs "),
 ]
 IN_RECIPE = [("recipes/models/qwen/qwen3-8b.yaml", "small.yaml"), ("save_interval: 200", "save_interval: 10"),

@@ -3,10 +3,12 @@
 """cuboid submit, with programs that stand for Slurm's: the script, what it does after each exit status, refusals.
 
     test_submit.py CUBOID"""
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -176,6 +178,39 @@ def test_missing_data():
            done.stderr.startswith("warning: ") and "nothing" in done.stderr, done)
 
 
+def test_folder_in_use():
+    """The job waits for the one that is writing in its folder."""
+    program("sbatch", 'cat >"$HERE/script"; echo 124\n')
+    done = run(CUBOID, "train", "a.yaml", "logging.run_dir=used")
+    with open("used/lock", encoding="utf-8") as file:
+        here = json.load(file)
+    with open("/proc/self/stat", encoding="ascii") as file:
+        started = int(file.read().rsplit(")", 1)[1].split()[19])
+    here.update(pid=os.getpid(), started=started)
+    there = {**here, "machine": "another", "host": "n7", "job": "SLURM_JOB_ID 21"}
+    waits, warns = "used is in use by pid ", "the job fails if that run has not ended when it starts; --after JOB"
+    for owner, age, words, after, line in [
+            (there, 0, [], "afterany:21", "on n7, SLURM_JOB_ID 21: the new job starts when that one has ended"),
+            (there, 50, [], "afterany:21", waits), (there, 70, [], None, None),
+            (there, 0, ["--after", "afterok:9"], "afterok:9", None),
+            ({**there, "job": "PBS_JOBID 7.host"}, 0, [], None, warns), ({**there, "job": ""}, 0, [], None, warns),
+            ({**here, "job": "SLURM_JOB_ID 22"}, 70, [], "afterany:22", waits),
+            ({**here, "job": "SLURM_JOB_ID 22", "started": started + 1}, 0, [], None, None)]:
+        path = "used/checkpoints/owner.json"
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(owner, file)
+        os.utime(path, (time.time() - age,) * 2)
+        done = run(CUBOID, "submit", "a.yaml", "cluster.nodes=1", "logging.run_dir=used", *words, HERE=os.getcwd())
+        found = [line[len("--dependency="):] for line in directives(read("script")) if "--dependency" in line]
+        what = f"in use by {owner['job']}, renewed {age} s ago, {words}"
+        expect(what, done.returncode == 0 and done.stdout == "124\n" and found == ([after] if after else []), done)
+        expect(what, line in done.stderr if line else "in use" not in done.stderr, done)
+    # A folder that cannot be made.
+    done = submit("cluster.nodes=1", "logging.run_dir=a.yaml/run")
+    expect("a run directory in a file", done.returncode == 1 and done.stderr.startswith("cuboid: logging.run_dir: ") and
+           done.stderr.endswith("; set logging.run_dir to a directory that can be written\n"), done)
+
+
 def test_refused_by_sbatch():
     """sbatch's words, the key, and what works; the first line of several."""
     program("sinfo", 'echo "debug (2 nodes, up to 1:00:00)"; echo "long (9 nodes, up to infinite)"\n')
@@ -216,7 +251,7 @@ with tempfile.TemporaryDirectory() as folder:
         recipe.write(RECIPE)
     write_dataset("text", [i % 50 for i in range(4000)])
     for case in (test_script, test_script_of_a_started_run, test_refusals, test_missing_data,
-                 test_submits, test_refused_by_sbatch):
+                 test_submits, test_folder_in_use, test_refused_by_sbatch):
         case()
 print("\n".join(failures) if failures else "ok")
 sys.exit(1 if failures else 0)

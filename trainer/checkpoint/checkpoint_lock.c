@@ -403,3 +403,16 @@ void checkpoint_lock_release(struct checkpoint_lock *l)
     text_free(&l->value);
     free(l);
 }
+
+enum status checkpoint_lock_holder(const char *save, struct lock_owner *out)
+{
+    struct text path = {0};
+    text_add(&path, "%s/owner.json", save);
+    enum status status = lock_owner_read(path.chars, out);
+    text_free(&path);
+    TRY(status);
+    const int64_t age_ms = (int64_t)time(NULL) * 1000 - out->renewed_ns / NS_PER_MS;
+    if (lock_owner_is_local(out) ? !lock_owner_is_alive(out) : age_ms > EXPIRES_MS)
+        *out = (struct lock_owner){.pid = 0};
+    return OK;
+}

@@ -27,6 +27,7 @@ struct checkpoint_lock_options {
 };
 
 struct checkpoint_lock;
+struct lock_owner;
 
 /* Creates and locks the folder, and removes the remains of interrupted saves of this run. Returns BAD_RECIPE
  * if another run is writing there, or if the folder belongs to another run. Waits while the lease of another
@@ -36,3 +37,7 @@ MUST_USE enum status checkpoint_lock_acquire(const struct checkpoint_lock_option
 /* Returns IO_ERROR if another run has since acquired the lease. Accepts NULL. */
 MUST_USE enum status checkpoint_lock_check(const struct checkpoint_lock *lock);
 void checkpoint_lock_release(struct checkpoint_lock *lock); // accepts NULL
+
+/* The process that holds the lease of a folder, with an empty token if there is none. On another machine: one
+ * that has renewed it within the last 60 s, by the clock of this machine. */
+MUST_USE enum status checkpoint_lock_holder(const char *save, struct lock_owner *out);

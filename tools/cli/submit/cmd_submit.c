@@ -7,6 +7,8 @@
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/submit/launch.h"
 #include "tools/cli/submit/submit.h"
+#include "trainer/checkpoint/checkpoint_lock.h"
+#include "trainer/checkpoint/checkpoint_lock_owner.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +23,8 @@ const char help_submit[] =
     "saves a checkpoint, exits with 75 and is requeued by its script; then it resumes.\n"
     "\n"
     "  --print           print the script, and submit nothing; files may be missing on this machine\n"
-    "  --after JOB       start when that job has ended; afterok:JOB: only if it succeeded\n"
+    "  --after JOB       start when that job has ended; afterok:JOB: only if it succeeded. Default: the\n"
+    "                    job that is writing in logging.run_dir, if any\n"
     "  --requeues N      maximum number of requeues (default 100)\n"
     "  --restarts N      start the ranks again after a failure, inside the job, at most N times\n"
     "  --launch COMMAND  starts the ranks; {nodes} and {ranks} are replaced by their numbers\n"
@@ -51,24 +54,61 @@ static enum status check_after(const char *after)
     return fail(BAD_USAGE, "--after %s is not a job; use --after 123 or --after afterok:123", after);
 }
 
+/* ---- a run that has not ended ---- */
+
+/* Two jobs cannot write in one folder: if a job is writing there, the new one is to start when that has
+ * ended. `after`: its number, or nothing. */
+static enum status find_running(const struct recipe *recipe, struct text *after)
+{
+    static const char slurm[] = "SLURM_JOB_ID ";
+    struct lock_owner owner;
+    TRY(checkpoint_lock_holder(recipe->checkpoint.save, &owner));
+    if (owner.token[0] == 0)
+        return OK;
+    struct text who = {0};
+    lock_owner_describe(&owner, &who);
+    const char *job = owner.job + strlen(slurm);
+    if (strncmp(owner.job, slurm, strlen(slurm)) == 0 && check_after(job) == OK)
+        text_add(after, "%s", job);
+    print_line(stderr,
+               after->length > 0 ? "%s is in use by %s: the new job starts when that one has ended"
+                                 : "warning: %s is in use by %s: the job fails if that run has not ended "
+                                   "when it starts; --after JOB makes it wait",
+               recipe->logging.run_dir, who.chars);
+    text_free(&who);
+    return OK;
+}
+
 /* ---- the command ---- */
+
+/* For Slurm's log. */
+static enum status make_run_dir(const char *folder)
+{
+    if (folder_make(folder) == OK)
+        return OK;
+    return fail(IO_ERROR, "logging.run_dir: %s; set logging.run_dir to a directory that can be written",
+                fail_text());
+}
 
 static enum status submit_recipe(const struct arguments *arguments, struct submission *s)
 {
-    struct text why = {0}, script = {0}, job = {0};
+    struct text why = {0}, script = {0}, job = {0}, after = {0};
     enum status status = submit_nodes(s->recipe, &s->nodes, &s->ranks_per_node);
     if (status == OK)
         s->lead_s = submit_lead(s->recipe, s->nodes, &why);
     if (status == OK)
         status = submit_check(s);
-    if (status == OK) {
-        submit_script(s, why.chars, &script);
-        if (arguments->print)
-            fputs(script.chars, stdout);
-        else
-            status = folder_make(s->recipe->logging.run_dir); // for Slurm's log
-    }
     if (status == OK && !arguments->print)
+        status = make_run_dir(s->recipe->logging.run_dir);
+    if (status == OK && !arguments->print && arguments->after == NULL) {
+        status = find_running(s->recipe, &after);
+        s->after = after.chars;
+    }
+    if (status == OK)
+        submit_script(s, why.chars, &script);
+    if (status == OK && arguments->print)
+        fputs(script.chars, stdout);
+    else if (status == OK)
         status = submit_sbatch(script.chars, &job);
     if (job.length > 0) {
         print_line(stdout, "%s", job.chars);
@@ -78,6 +118,8 @@ static enum status submit_recipe(const struct arguments *arguments, struct submi
     text_free(&why);
     text_free(&script);
     text_free(&job);
+    text_free(&after);
+    s->after = arguments->after;
     return status;
 }
 
