@@ -33,7 +33,7 @@ MAY_INCLUDE = {
     "parallel": ["kernels", "base"],
     "layers": ["schedules", "parallel", "kernels", "base"],
     "schedules": ["base"],
-    "trainer": ["planner", "schedules", "layers", "parallel", "kernels", "base"],
+    "trainer": ["schedules", "layers", "parallel", "kernels", "base"],
     "planner": ["trainer", "schedules", "layers", "parallel", "kernels", "base"],
     "tools": ["planner", "trainer", "schedules", "layers", "parallel", "kernels", "base"],
     "tests": ["tools", "planner", "trainer", "schedules", "layers", "parallel", "kernels", "base"],
@@ -98,7 +98,7 @@ SYSTEM = set("""
 BACKENDS = {"cpu", "cuda", "strict", "dry", "local", "mpi", "nccl"}
 KNOWS_BACKENDS = ["kernels/cpu/*", "kernels/cuda/*", "kernels/strict/*", "kernels/dry/*", "kernels/device*.c",
                   "kernels/registry.c", "parallel/comm*.c",
-                  "parallel/transports/*", "trainer/recipe/*", "tools/*", "tests/*"]
+                  "parallel/transports/*", "trainer/recipe/*", "planner/recipe/*", "tools/*", "tests/*"]
 
 BANNED = {
     "strcpy": "use snprintf or text_add, which know the size", "strcat": "use text_add",

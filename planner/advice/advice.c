@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "planner/advice/advice_fit.h"
 #include "planner/advice/advice_list.h"
+#include "planner/recipe/planned_recipe.h"
 #include "planner/schedule/choose_schedule.h"
 
 #include <math.h>
@@ -42,14 +43,14 @@ static struct recipe *load_changed(const struct search *s, const char *change)
     struct recipe *recipe = NULL;
     char words[ADVICE_CHARS], *rest = words;
     for (size_t i = 0; i < s->source->override_count; i++)
-        overrides_set(&overrides, s->source->overrides[i]);
+        overrides_set(&planner_keys, &overrides, s->source->overrides[i]);
     snprintf(words, sizeof words, "cluster.threads_per_rank=%d", s->threads);
-    overrides_set(&overrides, words);
+    overrides_set(&planner_keys, &overrides, words);
     snprintf(words, sizeof words, "%s", change);
     for (char *word; (word = strsep(&rest, " ")) != NULL;)
-        overrides_set(&overrides, word);
-    enum status status = recipe_load(s->source->path, (const char *const *)overrides.list, overrides.count,
-                                     s->source->world_size, &recipe, &problems);
+        overrides_set(&planner_keys, &overrides, word);
+    enum status status = planned_recipe_load(s->source->path, (const char *const *)overrides.list,
+                                             overrides.count, s->source->world_size, &recipe, &problems);
     problems_free(&problems);
     free_names(&overrides);
     return status == OK ? recipe : NULL;

@@ -36,7 +36,7 @@ struct advice_source {
     const char *path;
     const char *const *overrides;
     size_t override_count;
-    int world_size; // as passed to recipe_load()
+    int world_size; // as passed to planned_recipe_load()
 };
 
 /* Requires a plan with a profile. Changes are tried in an order that the plan determines; for large plans,

@@ -31,12 +31,6 @@ enum assumed_fusion {
     ASSUME_SEPARATE, // norms only: one kernel each for norm, dropout with residual, and their gradients
     ASSUME_UNFUSED   // one kernel for each operation of the formula
 };
-enum assumed_partition {
-    ASSUME_PARTITION_OWN,
-    ASSUME_PARTITION_PARAMETERS,         // stages with about the same number of parameters
-    ASSUME_PARTITION_EMBEDDING_AS_LAYER, // embedding and head count as a layer each
-    ASSUME_PARTITION_MODULES,            // embedding, final norm and head do; the first stages are the larger
-};
 enum assumed_overlap { ASSUME_OVERLAP_OWN, ASSUME_OVERLAP_NONE, ASSUME_OVERLAP_GRAD, ASSUME_OVERLAP_BOTH };
 /* Over tensor-parallel ranks, or gathered on each, with PyTorch's loss in fp32. */
 enum assumed_logits { ASSUME_LOGITS_SPLIT, ASSUME_LOGITS_WHOLE };
@@ -61,7 +55,6 @@ struct assumptions {
     enum assumed_dtype gradient_dtype;
     int optimizer_bytes_per_parameter; // master weights and moments; 0: this program's
     int logits_bytes_per_element;      // logits and their gradient; 0: this program's
-    enum assumed_partition partition;
     enum assumed_overlap overlap;
     double tp_overlap;      // fraction of each tensor-parallel message that is hidden by compute
     int64_t reserved_bytes; // per device, for CUDA, libraries, buffers; -1: the profile's
@@ -112,7 +105,3 @@ double assume_attention_factor(const struct assumptions *assume, int compute_cap
 /* Why GPUs of a compute capability (0: unknown) do not run the assumed attention kernel, as the rest of a
  * sentence after its name: "is for ..."; NULL: they do. */
 const char *assume_attention_fault(const struct assumptions *assume, int compute_capability);
-
-/* The layers of a stage, for a partition other than this program's. */
-int64_t assume_stage_layers(const struct model_config *model, enum assumed_partition partition,
-                            int64_t stages, int64_t stage);

@@ -2,6 +2,7 @@
 #include "planner/choose/choose.h"
 
 #include "planner/choose/choose_layers.h"
+#include "planner/recipe/planned_recipe.h"
 #include "planner/sweep/sweep.h"
 #include "trainer/recipe/recipe_table.h"
 
@@ -71,7 +72,7 @@ bool override_sets_any(const char *override, const char *const *keys, int count)
     memcpy(name, override, length);
     name[length] = 0;
     for (int i = 0; i < count; i++)
-        if (recipe_key(name) != NULL && strcmp(recipe_key(name), keys[i]) == 0)
+        if (recipe_key(&planner_keys, name) != NULL && strcmp(recipe_key(&planner_keys, name), keys[i]) == 0)
             return true;
     return false;
 }
@@ -386,8 +387,9 @@ static enum status find_and_choose(struct choosing *choosing, struct chosen *cho
     struct recipe_variants *variants;
     struct problems unreadable = {0};
     const struct choose_options *options = choosing->options;
-    enum status opened = recipe_variants_open(options->path, choosing->overrides, choosing->override_count,
-                                              options->world_size, &variants, &unreadable);
+    enum status opened =
+        recipe_variants_open(&planner_keys, options->path, choosing->overrides, choosing->override_count,
+                             options->world_size, &variants, &unreadable);
     problems_free(&unreadable);
     if (opened != OK)
         return opened == BAD_RECIPE ? OK : opened;
@@ -422,9 +424,13 @@ static enum status load(const struct choosing *choosing, struct chosen *chosen, 
         text_add(&more, " parallel.search=none");
     replace(options, choosing->keys, more.length > 0 ? choosing->count + 1 : 0, text_chars(&more),
             &chosen->overrides);
-    enum status status = (options->files ? recipe_load_with_files : recipe_load)(
-        options->path, (const char *const *)chosen->overrides.list, chosen->overrides.count,
-        options->world_size, out, problems);
+    const struct recipe_input input = {.path = options->path,
+                                       .overrides = (const char *const *)chosen->overrides.list,
+                                       .override_count = chosen->overrides.count,
+                                       .world_size = options->world_size,
+                                       .runs = options->files,
+                                       .addition = &planner_keys};
+    enum status status = recipe_load(&input, out, problems);
     for (int i = 0; i < choosing->count && status == OK; i++)
         (*out)->origin[recipe_row_index(choosing->keys[i])].kind = FROM_DERIVED;
     if (choosing->layers && status == OK)

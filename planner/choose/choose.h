@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/text.h"
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/recipe/recipe.h"
 
 struct choose_options {
@@ -25,10 +26,10 @@ struct chosen {
     struct text keys;              // "train.micro_batch_size=4 ..."; empty: the recipe is complete
     int64_t layouts, valid, fits;  // considered; of these valid; of these fit
     double step_s;                 // predicted
-    struct recipe_names overrides; // with these, recipe_load() makes the same recipe
+    struct recipe_names overrides; // with these, planned_recipe_load() makes the same recipe
 };
 
-/* As recipe_load(); also BAD_RECIPE if no layout is valid or fits. On OK, call chosen_free(). */
+/* As planned_recipe_load(); also BAD_RECIPE if no layout is valid or fits. On OK, call chosen_free(). */
 MUST_USE enum status choose_load(const struct choose_options *options, struct recipe **out,
                                  struct chosen *chosen, struct problems *problems);
 void chosen_free(struct chosen *chosen);

@@ -2,13 +2,14 @@
 #include "planner/memory/memory_assumed.h"
 
 #include "base/memory.h"
+#include "planner/recipe/planned_recipe.h"
 
 #include <stdlib.h>
 
 struct memory_assume memory_assumed(const struct recipe *recipe)
 {
     enum { MOMENTS = 2, MOMENT_BYTES = 4 };
-    const struct assumptions *assume = &recipe->assume;
+    const struct assumptions *assume = assumptions_of(recipe);
     const int optimizer = assume->optimizer_bytes_per_parameter;
     struct memory_assume out =
         assume->programs == ASSUME_PAPERS

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "planner/memory/memory_assumed.h"
 #include "planner/memory/memory_states.h"
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/engine/activations/stash.h"
 
 #include <stdlib.h>
@@ -250,7 +251,7 @@ static bool slices_are_masters(const struct estimate *s)
 {
     const struct recipe *recipe = s->run->recipe;
     return recipe->data_parallel.zero_stage >= 3 && s->shape.assume.master > 0 &&
-           recipe->assume.programs == ASSUME_PROGRAM;
+           assumptions_of(recipe)->programs == ASSUME_PROGRAM;
 }
 
 /* Adds the stored weights under the given names; masters NULL: without separate master weights. */
@@ -305,7 +306,7 @@ static enum status add_validation(struct estimate *s, const struct memory_states
     if (s->coord.pp == p - 1)
         return OK;
     TRY(add_buffer(s, PART_DATA, "validation: whole report", travelling));
-    if (s->run->recipe->assume.rollback == ASSUME_ROLLBACK_INVERSE)
+    if (assumptions_of(s->run->recipe)->rollback == ASSUME_ROLLBACK_INVERSE)
         return OK;
     TRY(add_buffer(s, PART_MOMENTS, "copy of first moments", moment));
     TRY(add_buffer(s, PART_MOMENTS, "copy of second moments", moment));
@@ -524,8 +525,8 @@ static enum status compute(const struct run *run, int rank, int threads, const s
     s.on_gpu =
         device_traits(s.device.simulated_device != NULL ? s.device.simulated_device : s.device.name)->is_gpu;
     s.split = schedule_splits_backward(run->schedule, s.coord.pp);
-    s.shares_activations =
-        recipe->assume.activations == ASSUME_ACTIVATIONS_SHARED && !recipe->memory.offload_activations;
+    s.shares_activations = assumptions_of(recipe)->activations == ASSUME_ACTIVATIONS_SHARED &&
+                           !recipe->memory.offload_activations;
     out->slots = memory_zeroed((size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *out->slots,
                                "the slots of chunks");
     s.slots = slot_plan_create(run->schedule, s.coord.pp);

@@ -4,6 +4,7 @@
 #include "layers/model.h"
 #include "planner/memory/memory_formula.h"
 #include "planner/profile/gpu_type.h"
+#include "planner/recipe/planned_recipe.h"
 #include "planner/tape/tape_gathers.h"
 
 #include <math.h>
@@ -36,7 +37,7 @@ static enum status replace_by_formula(const struct run *run, struct rank_memory 
 bool step_plan_overlaps_gathers(const struct recipe *recipe)
 {
     const int stage = recipe->data_parallel.zero_stage;
-    return recipe->assume.overlap == ASSUME_OVERLAP_BOTH && (stage == 1 || stage == 2);
+    return assumptions_of(recipe)->overlap == ASSUME_OVERLAP_BOTH && (stage == 1 || stage == 2);
 }
 
 static enum status plan_rank(struct step_plan *plan, int pp)
@@ -55,11 +56,11 @@ static enum status plan_rank(struct step_plan *plan, int pp)
         return memory_plan_too_long(run->recipe);
     memcpy(out->part_bytes, memory.use.peak_bytes, sizeof out->part_bytes);
     out->bytes = memory.use.peak_total_bytes;
-    plan->assumes_memory = assumes_memory(&run->recipe->assume);
+    plan->assumes_memory = assumes_memory(assumptions_of(run->recipe));
     if (plan->assumes_memory)
         TRY(replace_by_formula(run, out));
-    out->part_bytes[PART_WORKSPACE] += run->recipe->assume.kept_bytes;
-    out->bytes += run->recipe->assume.kept_bytes;
+    out->part_bytes[PART_WORKSPACE] += assumptions_of(run->recipe)->kept_bytes;
+    out->bytes += assumptions_of(run->recipe)->kept_bytes;
     plan->peak_rank = out->bytes > plan->ranks[plan->peak_rank].bytes ? pp : plan->peak_rank;
     return OK;
 }
@@ -116,7 +117,7 @@ struct cost_options step_plan_cost_options(const struct run *run, const struct c
                                    .threads = recipe->cluster.threads_per_rank,
                                    .processes = profile->device.is_cpu && recipe_has_processes(recipe),
                                    .tf32 = recipe->kernels.tf32,
-                                   .assume = &recipe->assume,
+                                   .assume = assumptions_of(recipe),
                                    .model = assumed_model(recipe),
                                    .in_order = recipe->deterministic && !profile->device.is_cpu};
     const struct gpu_type *gpu = profile->device.is_cpu ? NULL : gpu_type_find(profile->device.name);
@@ -184,7 +185,7 @@ static void compute_rates(struct step_plan *plan)
 
 int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes)
 {
-    const struct assumptions *assume = &run->recipe->assume;
+    const struct assumptions *assume = assumptions_of(run->recipe);
     const double lost = assume->fragmentation >= 0.0 ? assume->fragmentation : profile->model.fragmentation;
     const int64_t reserved =
         assume->reserved_bytes >= 0 ? assume->reserved_bytes : profile->device.reserved_bytes;
@@ -222,7 +223,7 @@ enum status step_plan_check_profile(const struct run *run, const struct cluster_
                  "cluster.profile %s has no peak_flops_%s, the dtype of precision.params_dtype %s; use "
                  "another dtype or profile",
                  recipe->cluster.profile, profile_dtype_name(dtype), recipe_dtype_name(recipe));
-    const char *attention = assume_attention_fault(&recipe->assume, options.model.compute_capability);
+    const char *attention = assume_attention_fault(assumptions_of(recipe), options.model.compute_capability);
     if (attention != NULL) {
         text_add(&why, "%sassume.attention ", why.length > 0 ? "; " : "");
         recipe_key_text(recipe, "assume.attention", &why);

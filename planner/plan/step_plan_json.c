@@ -3,6 +3,7 @@
 
 #include "layers/model.h"
 #include "planner/plan/limits.h"
+#include "planner/recipe/planned_recipe.h"
 
 #include <math.h>
 
@@ -166,7 +167,7 @@ static void add_times(const struct step_plan *plan, struct text *out)
 static void add_assumed(const struct step_plan *plan, struct text *out)
 {
     struct text assumed = {0};
-    recipe_assumed_text(plan->run->recipe, &assumed);
+    planned_assumed_text(plan->run->recipe, &assumed);
     text_add(out, ", \"assumed\": ");
     text_add_json(out, text_chars(&assumed));
     text_free(&assumed);

@@ -3,6 +3,7 @@
 
 #include "layers/model.h"
 #include "planner/plan/limits.h"
+#include "planner/recipe/planned_recipe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -237,7 +238,7 @@ enum status step_plan_print(const struct step_plan *plan, bool terms, FILE *to)
 {
     struct text assumed = {0};
     report_layout(plan->run, to);
-    recipe_assumed_text(plan->run->recipe, &assumed);
+    planned_assumed_text(plan->run->recipe, &assumed);
     if (assumed.length > 0)
         fprintf(to, "assumed of another program: %s\n", assumed.chars);
     text_free(&assumed);

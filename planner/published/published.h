@@ -106,7 +106,7 @@ struct published_assumption {
 enum { PUBLISHED_MAX_ASSUMPTIONS = 16 };
 
 struct published_recipe {
-    struct recipe_names overrides; // "key=value", each key once; for recipe_load()
+    struct recipe_names overrides; // "key=value", each key once; for planned_recipe_load()
     struct published_assumption assumed[PUBLISHED_MAX_ASSUMPTIONS];
     int assumed_count;
     struct text reason; // why the run cannot be expressed as a recipe; empty if it can

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Converts a row to recipe overrides. Text in the papers' own terms is matched by prefixes or substrings. */
 #include "planner/published/published.h"
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <ctype.h>
@@ -15,7 +16,7 @@ static void set(struct published_recipe *made, const char *key, const char *valu
 {
     char override[OVERRIDE_CHARS];
     snprintf(override, sizeof override, "%s=%s", key, value);
-    overrides_set(&made->overrides, override);
+    overrides_set(&planner_keys, &made->overrides, override);
 }
 
 static void set_number(struct published_recipe *made, const char *key, double value)
@@ -250,10 +251,10 @@ static void make_overrides(const struct published_row *row, struct published_rec
         at += strspn(at, " ");
         const size_t length = strcspn(at, " ");
         snprintf(word, sizeof word, "%.*s", (int)length, at);
-        if (length >= sizeof word || strchr(word, '=') == NULL || override_key(word) == NULL)
+        if (length >= sizeof word || strchr(word, '=') == NULL || override_key(&planner_keys, word) == NULL)
             refuse(made, "overrides: \"%.*s\" is not key=value of a recipe", SHOWN, word);
         else
-            overrides_set(&made->overrides, word);
+            overrides_set(&planner_keys, &made->overrides, word);
         at += length;
     }
 }
@@ -277,9 +278,9 @@ void published_recipe_make(const struct published_row *row, struct published_rec
 static void infer(struct published_recipe *made, const char *override)
 {
     for (size_t i = 0; i < made->overrides.count; i++)
-        if (override_key(made->overrides.list[i]) == override_key(override))
+        if (override_key(&planner_keys, made->overrides.list[i]) == override_key(&planner_keys, override))
             return;
-    overrides_set(&made->overrides, override);
+    overrides_set(&planner_keys, &made->overrides, override);
 }
 
 /* The smallest number of virtual stages above 1 that divides the layers of a rank, as in the recipes of
@@ -353,7 +354,7 @@ void published_recipe_infer(const struct published_row *row, struct published_re
         infer(made, "pipeline.optimizer_post_validation=true");
     // Other programs with a pipeline reduce gradients once for a step, as this one with stage 1.
     if (*row->cell[PUBLISHED_ZERO_STAGE] == '2' && degree(row, PUBLISHED_PP) > 1.0)
-        overrides_set(&made->overrides, "parallel.zero_stage=1");
+        overrides_set(&planner_keys, &made->overrides, "parallel.zero_stage=1");
     if (!contains(notes, "kernel="))
         return;
     infer(made, contains(notes, "flash_attention3")   ? "assume.attention=flash3"
@@ -398,7 +399,8 @@ void published_recipe_check(struct published_recipe *made, const struct recipe *
 {
     struct text columns = {0}, keys = {0};
     for (int i = 0; i < made->assumed_count; i++) {
-        const enum origin_kind kind = recipe->origin[recipe_row_index(made->assumed[i].key)].kind;
+        const enum origin_kind kind =
+            recipe->origin[recipe_row_find_dotted(&planner_keys, made->assumed[i].key)].kind;
         if (kind == FROM_DEFAULT || kind == FROM_DERIVED)
             add_missing(&made->assumed[i], &columns, &keys);
     }
@@ -409,10 +411,10 @@ void published_recipe_check_whole(struct published_recipe *made)
 {
     struct text columns = {0}, keys = {0};
     for (int i = 0; i < made->assumed_count; i++) {
-        const char *key = recipe_key(made->assumed[i].key);
+        const char *key = recipe_key(&planner_keys, made->assumed[i].key);
         bool known = made->assumed[i].column == PUBLISHED_PRECISION; // that base has one
         for (size_t k = 0; k < made->overrides.count; k++)
-            known = known || override_key(made->overrides.list[k]) == key;
+            known = known || override_key(&planner_keys, made->overrides.list[k]) == key;
         if (!known)
             add_missing(&made->assumed[i], &columns, &keys);
     }

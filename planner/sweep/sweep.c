@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/sweep/sweep.h"
 
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <stdlib.h>
@@ -87,7 +88,7 @@ static void add_rule(const struct sweep *sweep, const struct recipe_change *chan
 {
     enum { MAX_KEYS = 3 };
     static const char shape[] = "pipeline.schedule pipeline.virtual_stages ";
-    const char *keys = recipe_rule_keys(rule);
+    const char *keys = recipe_rule_keys(&planner_keys, rule);
     const struct schedule_about *about;
     int count = 1;
     for (int i = 0; strncmp(keys, shape, sizeof shape - 1) == 0 && (about = schedule_about(i)) != NULL; i++)
@@ -278,7 +279,8 @@ static enum status check_choices(const struct sweep *sweep, struct problems *pro
             problems_add(problems, "%s: %s is auto; give it a value, or list its values in axes",
                          sweep->file->base, keys[i]);
     for (int a = 0; a < sweep->file->axis_count; a++)
-        if (base->origin[recipe_row_index(sweep->file->axes[a].key)].kind == FROM_COMMAND_LINE)
+        if (base->origin[recipe_row_find_dotted(&planner_keys, sweep->file->axes[a].key)].kind ==
+            FROM_COMMAND_LINE)
             problems_add(problems, "%s:%d: axes: %s also has a value on the command line; remove one of them",
                          sweep->file->path, sweep->file->axes[a].line, sweep->file->axes[a].key);
     if (base->cluster.profile == NULL && !is_axis(sweep->file, "cluster.profile"))
@@ -293,8 +295,8 @@ enum status sweep_make(const struct sweep_file *file, const struct sweep_options
                        struct problems *problems)
 {
     *out = (struct sweep){.file = file};
-    TRY(recipe_variants_open(file->base, options->overrides, options->override_count, options->world_size,
-                             &out->variants, problems));
+    TRY(recipe_variants_open(&planner_keys, file->base, options->overrides, options->override_count,
+                             options->world_size, &out->variants, problems));
     enum status status = check_choices(out, problems);
     if (status == OK)
         status = sweep_bounds_create(&out->bounds);

@@ -2,6 +2,7 @@
 /* Suggests a change for a sweep without a planned layout: values that an axis does not have, nearest first.
  * For integers these are up to 64 times larger or smaller, by factors of two and then one by one; for other
  * keys, the words of a short list that the recipe accepts. */
+#include "planner/recipe/planned_recipe.h"
 #include "planner/schedule/choose_schedule.h"
 #include "planner/sweep/sweep.h"
 
@@ -70,7 +71,7 @@ static void add_words(struct candidates *out, const struct sweep_file *file, int
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         struct node *node = node_scalar(words[i]);
         struct text why = {0};
-        if (recipe_change_is_valid(&(struct recipe_change){file->axes[axis].key, node}, &why))
+        if (recipe_change_is_valid(&planner_keys, &(struct recipe_change){file->axes[axis].key, node}, &why))
             add_candidate(out, file, axis, words[i], 1.0);
         text_free(&why);
         node_free(node);
@@ -135,8 +136,8 @@ static bool try_candidate(struct sweep *sweep, const struct candidate *candidate
     struct node *node = node_scalar(candidate->value);
     struct text why = {0};
     bool found = false;
-    const bool valid =
-        recipe_change_is_valid(&(struct recipe_change){file->axes[candidate->axis].key, node}, &why);
+    const bool valid = recipe_change_is_valid(
+        &planner_keys, &(struct recipe_change){file->axes[candidate->axis].key, node}, &why);
     text_free(&why);
     for (int64_t number = 0; valid && number < file->layouts && !found && *tries < MAX_TRIES; number++) {
         struct recipe_change changes[SWEEP_MAX_AXES];

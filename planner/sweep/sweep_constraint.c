@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "planner/recipe/planned_recipe.h"
 #include "planner/sweep/sweep_file.h"
 
 #include <math.h>
@@ -76,7 +77,7 @@ static struct sweep_factor factor_of(const char *word, bool is_divisor)
     if (number_parse(word, &factor.number))
         return factor;
     const struct derived *known = find_derived(word);
-    factor.key = known != NULL ? known->name : recipe_key(word);
+    factor.key = known != NULL ? known->name : recipe_key(&planner_keys, word);
     return factor;
 }
 
@@ -125,7 +126,7 @@ static bool check_value(const struct sweep_constraint *constraint, struct text *
     const struct recipe_change change = {key, node};
     struct text reason = {0};
     const bool known = find_derived(key) == NULL;
-    const bool good = known && (node == NULL || recipe_change_is_valid(&change, &reason));
+    const bool good = known && (node == NULL || recipe_change_is_valid(&planner_keys, &change, &reason));
     if (!known)
         text_add(why, "compares the number %s with %s", key, word);
     else if (!good)

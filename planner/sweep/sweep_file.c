@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/sweep/sweep_file.h"
+#include "planner/recipe/planned_recipe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,13 +53,13 @@ static void add_value(const struct node *node, struct text *out)
 static const char *axis_key(struct reader *reader, const struct node *name)
 {
     const struct sweep_file *file = reader->file;
-    const char *key = recipe_key(name->text);
+    const char *key = recipe_key(&planner_keys, name->text);
     if (key == NULL || strcmp(key, "base") == 0) {
         char meant[RECIPE_KEY_CHARS];
         struct text option = {0};
         text_add(&option, "--%s", name->text);
-        const bool known = recipe_key_of_option(option.chars, meant);
-        const char *near = known ? meant : recipe_key_near(name->text);
+        const bool known = recipe_key_of_option(&planner_keys, option.chars, meant);
+        const char *near = known ? meant : recipe_key_near(&planner_keys, name->text);
         problems_add(reader->problems, "%s:%d: axes: unknown key %.*s; %s%s%s", file->path, name->line, SHOWN,
                      name->text, near != NULL ? "did you mean " : "the keys are those of docs/recipe.md",
                      near != NULL ? near : "", near != NULL ? "?" : "");
@@ -79,7 +80,7 @@ static void add_axis_value(struct reader *reader, struct sweep_axis *axis, const
     const struct recipe_change change = {axis->key, value};
     struct text why = {0}, text = {0};
     add_value(value, &text);
-    if (!recipe_change_is_valid(&change, &why))
+    if (!recipe_change_is_valid(&planner_keys, &change, &why))
         problems_add(reader->problems, "%s:%d: axes: %s %s", reader->file->path, value->line, axis->key,
                      why.chars);
     for (int i = 0; i < axis->count; i++)
@@ -167,8 +168,9 @@ static void read_key(struct reader *reader, const struct node *name, const struc
     else
         problems_add(reader->problems, "%s:%d: unknown key %.*s; a sweep has base, axes and constraints%s",
                      reader->file->path, name->line, SHOWN, name->text,
-                     recipe_key(name->text) != NULL ? " (recipe keys belong into axes, or into the base)"
-                                                    : "");
+                     recipe_key(&planner_keys, name->text) != NULL
+                         ? " (recipe keys belong into axes, or into the base)"
+                         : "");
 }
 
 /* Computes the number of layouts; more than SWEEP_MAX_LAYOUTS are a problem. */

@@ -3,6 +3,7 @@
 
 #include "layers/model.h"
 #include "layers/parameters/param.h"
+#include "planner/recipe/planned_recipe.h"
 #include "planner/schedule/choose_schedule.h"
 
 #include <ctype.h>
@@ -123,7 +124,7 @@ static void check_size(const struct table_row *row, const struct recipe *recipe,
 static double state_bytes(const struct step_plan *plan)
 {
     static const enum part states[] = {PART_WEIGHTS, PART_MASTERS, PART_GRADIENTS, PART_MOMENTS};
-    double bytes = (double)plan->run->recipe->assume.kept_bytes;
+    double bytes = (double)assumptions_of(plan->run->recipe)->kept_bytes;
     for (size_t k = 0; k < sizeof states / sizeof *states; k++)
         bytes += (double)plan->ranks[plan->count - 1].part_bytes[states[k]];
     return bytes;
@@ -135,7 +136,7 @@ static void take_memory(struct table_row *row, const struct step_plan *plan)
     const double printed = row->row->number[PUBLISHED_MEMORY_GB];
     const bool only_states = strcmp(figure, "model states") == 0;
     const int rank = strcmp(figure, "last stage") == 0 ? plan->count - 1 : plan->peak_rank;
-    const bool of_device = plan->run->recipe->assume.printed_memory == ASSUME_MEMORY_DEVICE;
+    const bool of_device = assumptions_of(plan->run->recipe)->printed_memory == ASSUME_MEMORY_DEVICE;
     row->bytes = only_states ? state_bytes(plan)
                  : of_device ? (double)plan->needed_bytes
                              : (double)plan->ranks[rank].bytes;

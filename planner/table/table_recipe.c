@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/profile/gpu_type.h"
+#include "planner/recipe/planned_recipe.h"
 #include "planner/table/table.h"
 #include "planner/table/table_scale.h"
 
@@ -27,7 +28,7 @@ static void set_profile(struct recipe_names *overrides, const char *name)
 {
     struct text override = {0};
     text_add(&override, "cluster.profile=%s", name);
-    overrides_set(overrides, override.chars);
+    overrides_set(&planner_keys, overrides, override.chars);
     text_free(&override);
 }
 
@@ -36,8 +37,9 @@ static enum status load(const struct table_options *options, const struct recipe
 {
     const char *const *list = (const char *const *)overrides->list;
     if (options->base.yaml == NULL)
-        return recipe_load(options->base.name, list, overrides->count, 0, out, problems);
-    return recipe_load_text(options->base.name, options->base.yaml, list, overrides->count, 0, out, problems);
+        return planned_recipe_load(options->base.name, list, overrides->count, 0, out, problems);
+    return planned_recipe_load_text(options->base.name, options->base.yaml, list, overrides->count, out,
+                                    problems);
 }
 
 /* Loads a row's recipe, with the profile of its GPU if nothing else gives one. */
@@ -67,7 +69,7 @@ static struct recipe *scale_down(const struct table_options *options, struct rec
     struct problems problems = {0};
     table_scale(recipe, options->ranks, &made->overrides);
     for (size_t i = 0; i < options->override_count; i++)
-        overrides_set(&made->overrides, options->overrides[i]);
+        overrides_set(&planner_keys, &made->overrides, options->overrides[i]);
     recipe_destroy(recipe);
     (void)!load(options, &made->overrides, &small, &problems);
     add_reason(&made->reason, &problems);
@@ -94,14 +96,14 @@ static struct recipe *make(const struct table_options *options, const struct pub
     struct text more = {0};
     if (options->base.infers)
         published_recipe_infer(row, made);
-    overrides_set(&made->overrides, "cluster.device=dry");
+    overrides_set(&planner_keys, &made->overrides, "cluster.device=dry");
     if (options->profile != NULL)
         set_profile(&made->overrides, options->profile);
     for (size_t i = 0; i < options->override_count; i++)
-        overrides_set(&made->overrides, options->overrides[i]);
+        overrides_set(&planner_keys, &made->overrides, options->overrides[i]);
     text_add(&more, "model.num_layers=%.0f", row->number[PUBLISHED_LAYERS] + layers);
     if (layers > 0)
-        overrides_set(&made->overrides, more.chars);
+        overrides_set(&planner_keys, &made->overrides, more.chars);
     text_free(&more);
     if (options->base.has_no_model)
         published_recipe_check_whole(made);

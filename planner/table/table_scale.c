@@ -2,6 +2,7 @@
 #include "planner/table/table_scale.h"
 
 #include "planner/published/published.h"
+#include "planner/recipe/planned_recipe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *fo
     va_start(arguments, format);
     vsnprintf(word, sizeof word, format, arguments);
     va_end(arguments);
-    overrides_set(overrides, word);
+    overrides_set(&planner_keys, overrides, word);
 }
 
 static int64_t round_within(double value, int64_t low, int64_t high)
@@ -93,12 +94,12 @@ static void scale_pipeline(const struct recipe *recipe, int pp, struct recipe_na
 static void drop_assumptions(const struct recipe *recipe, struct recipe_names *out)
 {
     struct text assumed = {0};
-    recipe_assumed_text(recipe, &assumed);
+    planned_assumed_text(recipe, &assumed);
     char *rest = assumed.chars;
     for (char *word = NULL; rest != NULL && (word = strsep(&rest, " ")) != NULL;) {
         struct text value = {0};
         word[strcspn(word, "=")] = 0;
-        if (recipe_default_text(word, &value))
+        if (recipe_default_text(&planner_keys, word, &value))
             set(out, "%s=%s", word, text_chars(&value));
         text_free(&value);
     }

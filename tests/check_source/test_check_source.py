@@ -25,6 +25,8 @@ FAULTS = [
     ("direction", "layers/a.c", '#include "trainer/recipe/recipe.h"\n', 2),
     ("direction", "parallel/a.c", '#include "layers/norm.h"\n', 2),
     ("direction", "trainer/a.c", '#include "tools/cli/options.h"\n', 2),
+    ("direction", "trainer/run/a.c", '#include "planner/plan/step_plan.h"\n', 2),
+    ("folder-graph", "planner/tape/a.c", '#include "planner/plan/step_plan.h"\n', 2),
     ("direction", "stray/a.c", '#include "base/text.h"\n', 2),
     ("private", "layers/a.c", '#include "kernels/cpu/gemm.h"\n', 2),
     ("private", "trainer/a.c", '#include "kernels/strict/late.h"\n', 2),
@@ -167,7 +169,7 @@ def check_file(name, path, text):
     with tempfile.TemporaryDirectory() as root:
         for header in ("base/text", "kernels/ops", "layers/norm", "trainer/recipe/recipe", "kernels/cpu/gemm",
                        "kernels/strict/late", "kernels/cuda/cuda", "kernels/dry/cost", "tools/cli/options",
-                       "trainer/engine/rank", "schedules/search/auto"):
+                       "trainer/engine/rank", "schedules/search/auto", "planner/plan/step_plan"):
             write(root, header + ".h", LICENCE + "#pragma once\n")
         write(root, "base/other.c", LICENCE)
         write(root, path, text)

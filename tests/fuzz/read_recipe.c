@@ -2,6 +2,7 @@
 /* Files that people write: recipes, profiles, sweeps, tables of runs, schedules and their costs. */
 #include "planner/profile/profile.h"
 #include "planner/published/published.h"
+#include "planner/recipe/planned_recipe.h"
 #include "planner/sweep/sweep_file.h"
 #include "schedules/csv/csv.h"
 #include "tests/fuzz/fuzz.h"
@@ -14,7 +15,7 @@ static struct recipe *load_recipe(const char *path)
 {
     struct problems problems = {0};
     struct recipe *recipe = NULL;
-    const enum status status = recipe_load(path, NULL, 0, 0, &recipe, &problems);
+    const enum status status = planned_recipe_load(path, NULL, 0, 0, &recipe, &problems);
     fuzz_require((status == OK) == (problems.errors == 0), "a refused recipe has a problem");
     problems_free(&problems);
     return recipe;

@@ -7,6 +7,7 @@
  * context, each id follows the last seq_length ids. */
 #include "base/text.h"
 #include "kernels/host_floats.h"
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/checkpoint/checkpoint.h"
 
 #include <stdlib.h>
@@ -131,7 +132,7 @@ static enum status run_job(struct logits_run *job, struct recipe **recipe)
     struct text path = {0};
     text_add(&path, "%s/recipe.yaml", job->checkpoint);
     enum status status =
-        recipe_load(path.chars, one_rank, sizeof one_rank / sizeof *one_rank, 0, recipe, &problems);
+        planned_recipe_load(path.chars, one_rank, sizeof one_rank / sizeof *one_rank, 0, recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     text_free(&path);

@@ -2,6 +2,7 @@
 #include "tests/support/tiny.h"
 
 #include "base/philox.h"
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/data/dataset.h"
 
 #include <ftw.h>
@@ -164,7 +165,7 @@ enum status tiny_recipe(const struct tiny *tiny, enum tiny_family family, const 
     char path[TINY_FOLDER_CHARS + 20];
     split(&overrides, tiny, common, layout);
     snprintf(path, sizeof path, "%s/%s", tiny->folder, recipe_names[family]);
-    enum status status = recipe_load(path, overrides.list, overrides.count, world, out, &problems);
+    enum status status = planned_recipe_load(path, overrides.list, overrides.count, world, out, &problems);
     struct text text = {0};
     for (size_t i = 0; i < problems.count; i++)
         text_add(&text, "%s%s", i > 0 ? "; " : "", problems.list[i].text);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/tiny_verify.h"
 
+#include "planner/recipe/planned_recipe.h"
 #include "planner/schedule/choose_schedule.h"
 
 #include <math.h>
@@ -13,10 +14,10 @@ static bool sets_key_of(const char *list, const char *override)
 {
     char name[RECIPE_KEY_CHARS];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(override, "="), override);
-    const char *key = recipe_key(name);
+    const char *key = recipe_key(&planner_keys, name);
     for (const char *word = list; *(word += strspn(word, " ")) != 0; word += strcspn(word, " ")) {
         snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "= "), word);
-        const char *other = recipe_key(name);
+        const char *other = recipe_key(&planner_keys, name);
         if (key != NULL && other != NULL && strcmp(key, other) == 0)
             return true;
     }

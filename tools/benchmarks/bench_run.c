@@ -2,6 +2,7 @@
 #include "tools/benchmarks/bench_run.h"
 
 #include "base/file.h"
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/checkpoint/checkpoint_record.h"
 
 #include <stdlib.h>
@@ -33,7 +34,7 @@ enum status bench_run_create(const char *const *keys, size_t count, struct bench
     struct problems problems = {0};
     *out = (struct bench_run){.recipe = NULL};
     TRY(file_write_atomic(recipe_file, recipe_text, sizeof recipe_text - 1));
-    enum status status = recipe_load(recipe_file, keys, count, 0, &out->recipe, &problems);
+    enum status status = planned_recipe_load(recipe_file, keys, count, 0, &out->recipe, &problems);
     unlink(recipe_file);
     problems_print(&problems, stderr);
     problems_free(&problems);

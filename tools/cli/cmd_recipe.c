@@ -4,6 +4,7 @@
 
 #include "base/machine.h"
 #include "planner/choose/choose.h"
+#include "planner/recipe/planned_recipe.h"
 
 #include <string.h>
 
@@ -56,7 +57,7 @@ int cmd_recipe(int argc, char **argv)
 {
     struct text text = {0};
     if (argc == 2 && strcmp(argv[1], "--reference") == 0) {
-        recipe_reference(&text);
+        recipe_reference(&planner_keys, &text);
         return print_and_free(&text);
     }
     if (argc < 2 || argv[1][0] == '-') {

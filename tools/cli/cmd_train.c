@@ -2,6 +2,7 @@
 #include "tools/cli/commands.h"
 
 #include "parallel/comm.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/cmd_plan.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/restart/restart.h"
@@ -68,7 +69,7 @@ static struct recipe *preview(int argc, char **argv)
             words[count++] = argv[i];
     if (words != NULL)
         words[count++] = "cluster.device=dry";
-    if (words != NULL && argc > 1 && recipe_load(argv[1], words, count, 0, &recipe, &problems) != OK)
+    if (words != NULL && argc > 1 && planned_recipe_load(argv[1], words, count, 0, &recipe, &problems) != OK)
         recipe = NULL;
     problems_free(&problems);
     free(words);

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/commands.h"
 #include "trainer/recipe/recipe.h"
 
@@ -84,7 +85,7 @@ static const struct command *find_command(const char *name)
 static bool print_help_of_key(const char *name)
 {
     struct text text = {0};
-    const bool found = recipe_help(name, &text);
+    const bool found = recipe_help(&planner_keys, name, &text);
     fputs(text_chars(&text), stdout);
     text_free(&text);
     return found;

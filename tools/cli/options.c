@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/options.h"
 
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/recipe/recipe.h"
 
 #include <string.h>
@@ -31,7 +32,7 @@ static enum status unknown(const char *command, const char *argument, const stru
         }
     const char *near = nearest_name(argument, names, shown);
     char key[RECIPE_KEY_CHARS];
-    if (recipe_key_of_option(argument, key)) {
+    if (recipe_key_of_option(&planner_keys, argument, key)) {
         text_free(&list);
         return fail(BAD_USAGE, "%s: %s is a recipe key, not an option; use %s=VALUE", command, argument, key);
     }

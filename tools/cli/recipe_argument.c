@@ -3,6 +3,7 @@
 
 #include "parallel/comm.h"
 #include "planner/profile/profile.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/progress_line.h"
 
 #include <stdlib.h>
@@ -87,7 +88,7 @@ int recipe_argument_choose(int argc, char **argv, const struct recipe_request *r
     if (argc < 2 || argv[1][0] == '-' || argv[1][0] == 0) {
         if (argc >= 2 && argv[1][0] != 0) {
             char key[RECIPE_KEY_CHARS];
-            bool is_key = recipe_key_of_option(argv[1], key);
+            bool is_key = recipe_key_of_option(&planner_keys, argv[1], key);
             (void)fail(BAD_USAGE, "unknown option %s%s%s%s", argv[1],
                        is_key ? "; recipe keys follow the recipe, without dashes: use " : "",
                        is_key ? key : "", is_key ? "=VALUE" : "");
@@ -159,7 +160,7 @@ static bool same_key(const char *override, const char *other)
             return false;
         memcpy(name, list[i], length);
         name[length] = 0;
-        key[i] = recipe_key(name);
+        key[i] = recipe_key(&planner_keys, name);
     }
     return key[0] != NULL && key[0] == key[1];
 }

@@ -95,7 +95,8 @@ static enum status find_order(const struct rank_state *w, const struct checkpoin
         return status == OK ? OK : fail(BAD_CHECKPOINT, "%s: manifest.json: %s", source->folder, fail_text());
     }
     text_add(&path, "%s/recipe.yaml", source->folder);
-    const bool is_read = recipe_load(path.chars, NULL, 0, 0, &then, &problems) == OK;
+    const struct recipe_input input = {.path = path.chars, .addition = w->run->recipe->addition};
+    const bool is_read = recipe_load(&input, &then, &problems) == OK;
     order_of_recipe(is_read ? then : w->run->recipe, out);
     recipe_destroy(then);
     problems_free(&problems);
@@ -182,7 +183,8 @@ static void warn_of_changes(const struct rank_state *w, const struct checkpoint_
     struct problems problems = {0}, changes = {0};
     struct recipe *then = NULL;
     text_add(&path, "%s/recipe.yaml", s->folder);
-    if (recipe_load(path.chars, NULL, 0, 0, &then, &problems) == OK) {
+    const struct recipe_input input = {.path = path.chars, .addition = w->run->recipe->addition};
+    if (recipe_load(&input, &then, &problems) == OK) {
         recipe_changes(then, w->run->recipe, s->folder, &changes);
         warn_of_learning_rate(&then->optimizer, &w->run->recipe->optimizer, s, &changes);
     } else

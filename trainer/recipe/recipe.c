@@ -26,22 +26,23 @@ struct recipe_file {
 /* ---- unknown keys ---- */
 
 /* The names of a section's keys; at the top level also those of the sections. */
-static size_t names_of(const char *section, const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS])
+static size_t names_of(const struct recipe_addition *more, const char *section,
+                       const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS])
 {
     size_t count = 0;
-    for (int i = 0; i < recipe_row_count; i++)
-        if (recipe_row_in_section(&recipe_rows[i], section))
-            names[count++] = recipe_row_name(&recipe_rows[i]);
-    for (int i = 1; i < recipe_section_count && *section == 0; i++)
-        names[count++] = recipe_sections[i].name;
+    for (int i = 0; i < recipe_row_total(more); i++)
+        if (recipe_row_in_section(recipe_row_at(more, i), section))
+            names[count++] = recipe_row_name(recipe_row_at(more, i));
+    for (int i = 1; i < recipe_section_total(more) && *section == 0; i++)
+        names[count++] = recipe_section_at(more, i)->name;
     return count;
 }
 
 /* "; the keys of tokenizer are tokenizer_type, vocab_file, merge_file" */
-static void add_keys_of(const char *section, struct text *out)
+static void add_keys_of(const struct recipe_addition *more, const char *section, struct text *out)
 {
     const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS] = {NULL};
-    size_t count = names_of(section, names);
+    size_t count = names_of(more, section, names);
     text_add(out, "; the keys of %s are", section);
     for (size_t i = 0; i < count; i++)
         text_add(out, "%s %s", i > 0 ? "," : "", names[i]);
@@ -50,6 +51,7 @@ static void add_keys_of(const char *section, struct text *out)
 /* "WHERE: unknown key train.lr; did you mean optimizer.lr?" */
 static void refuse_key(struct recipe_loader *loader, const char *where, const char *section, const char *name)
 {
+    const struct recipe_addition *more = loader->recipe->addition;
     const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS] = {NULL};
     const char *dot = *section != 0 ? "." : "";
     if (strcmp(section, name) == 0) { // `model: {model: ...}`
@@ -60,16 +62,16 @@ static void refuse_key(struct recipe_loader *loader, const char *where, const ch
     // One of another program; else the right name in the wrong section; else a typo here; else one elsewhere.
     struct text hint = {0};
     const bool foreign = recipe_foreign_key(section, name, &hint);
-    int row = foreign ? -1 : recipe_row_find_any_section(name);
-    const char *near = row < 0 && !foreign ? nearest_name(name, names, names_of(section, names)) : NULL;
+    int row = foreign ? -1 : recipe_row_find_any_section(more, name);
+    const char *near = row < 0 && !foreign ? nearest_name(name, names, names_of(more, section, names)) : NULL;
     if (row < 0 && near == NULL && !foreign)
-        row = recipe_row_nearest(name);
+        row = recipe_row_nearest(more, name);
     if (near != NULL)
         text_add(&hint, "; did you mean %s%s%s?", section, dot, near);
     else if (row >= 0)
-        text_add(&hint, "; did you mean %s?", recipe_rows[row].key);
+        text_add(&hint, "; did you mean %s?", recipe_row_at(more, row)->key);
     else if (*section != 0 && !foreign)
-        add_keys_of(section, &hint);
+        add_keys_of(more, section, &hint);
     problems_add(loader->problems, "%s: unknown key %s%s%.*s%s", where, section, dot, SHOWN, name,
                  text_chars(&hint));
     text_free(&hint);
@@ -87,18 +89,19 @@ static bool has_only_value(const char *section, const char *name, const struct n
 static void set_row(struct recipe_loader *loader, int row, const struct node *value,
                     struct recipe_origin origin, const char *where)
 {
+    const struct recipe_row *const setting = recipe_row_at(loader->recipe->addition, row);
     bool automatic = false;
     struct text why = {0};
-    if (!recipe_value_set(loader->recipe, &recipe_rows[row], value, &automatic, &why)) {
-        problems_add(loader->problems, "%s: %s %s", where, recipe_rows[row].key, text_chars(&why));
+    if (!recipe_value_set(loader->recipe, setting, value, &automatic, &why)) {
+        problems_add(loader->problems, "%s: %s %s", where, setting->key, text_chars(&why));
         loader->bad[row] = true;
     } else
         loader->bad[row] = false;
-    if (automatic && recipe_rows[row].chosen)
+    if (automatic && setting->chosen)
         origin.kind = TO_BE_CHOSEN;
     else if (automatic) {
         // Treats the key as unset, and drops a value inherited from a base.
-        recipe_value_free(loader->recipe, &recipe_rows[row]);
+        recipe_value_free(loader->recipe, setting);
         origin.kind = FROM_DEFAULT;
     }
     loader->recipe->origin[row] = origin;
@@ -107,10 +110,10 @@ static void set_row(struct recipe_loader *loader, int row, const struct node *va
     text_free(&why);
 }
 
-static bool is_section_name(const char *name)
+static bool is_section_name(const struct recipe_addition *more, const char *name)
 {
-    for (int s = 1; s < recipe_section_count; s++)
-        if (strcmp(recipe_sections[s].name, name) == 0)
+    for (int s = 1; s < recipe_section_total(more); s++)
+        if (strcmp(recipe_section_at(more, s)->name, name) == 0)
             return true;
     return false;
 }
@@ -119,22 +122,23 @@ static bool is_section_name(const char *name)
 static void apply_keys(struct recipe_loader *loader, const char *file, const char *section,
                        const struct node *map)
 {
+    const struct recipe_addition *more = loader->recipe->addition;
     int first_line[RECIPE_MAX_ROWS] = {0};
     for (size_t i = 0; i < map->count; i += 2) {
         const struct node *key = map->child[i], *value = map->child[i + 1];
         char where[300];
         snprintf(where, sizeof where, "%.260s:%d", file, key->line);
-        int row = recipe_row_find(section, key->text);
-        bool is_section = is_section_name(key->text);
+        int row = recipe_row_find(more, section, key->text);
+        bool is_section = is_section_name(more, key->text);
         if (row >= 0 && first_line[row] > 0) {
             problems_add(loader->problems, "%s: %s is given twice, first in line %d; remove one of them",
-                         where, recipe_rows[row].key, first_line[row]);
+                         where, recipe_row_at(more, row)->key, first_line[row]);
             loader->bad[row] = true;
         } else if (row >= 0) {
             first_line[row] = key->line;
             set_row(loader, row, value, (struct recipe_origin){FROM_FILE, key->line, file}, where);
-        } else if (*section == 0 && !is_section && recipe_row_find_dotted(key->text) >= 0) {
-            const struct recipe_row *meant = &recipe_rows[recipe_row_find_dotted(key->text)];
+        } else if (*section == 0 && !is_section && recipe_row_find_dotted(more, key->text) >= 0) {
+            const struct recipe_row *meant = recipe_row_at(more, recipe_row_find_dotted(more, key->text));
             problems_add(loader->problems, "%s: unknown key %s; in a file, write %.*s: {%s: ...}", where,
                          key->text, (int)recipe_row_section_length(meant), meant->key,
                          recipe_row_name(meant));
@@ -156,11 +160,13 @@ static bool is_empty(const struct node *node)
 static void apply_short_form(struct recipe_loader *loader, const char *file, int section,
                              const struct node *key, const struct node *value)
 {
-    const char *name = recipe_sections[section].name, *short_for = recipe_sections[section].short_for;
+    const struct recipe_addition *more = loader->recipe->addition;
+    const char *name = recipe_section_at(more, section)->name,
+               *short_for = recipe_section_at(more, section)->short_for;
     char where[300];
     snprintf(where, sizeof where, "%.260s:%d", file, key->line);
     if (short_for != NULL && value->kind == NODE_SCALAR)
-        set_row(loader, recipe_row_find(name, short_for), value,
+        set_row(loader, recipe_row_find(more, name, short_for), value,
                 (struct recipe_origin){FROM_FILE, key->line, file}, where);
     else
         problems_add(loader->problems, "%s: %s is a section; expected keys and values below it", where, name);
@@ -169,7 +175,7 @@ static void apply_short_form(struct recipe_loader *loader, const char *file, int
 static void apply_section(struct recipe_loader *loader, const char *file, const struct node *root,
                           int section)
 {
-    const char *name = recipe_sections[section].name;
+    const char *name = recipe_section_at(loader->recipe->addition, section)->name;
     int first_line = 0;
     for (size_t i = 0; i < root->count; i += 2) {
         const struct node *key = root->child[i], *value = root->child[i + 1];
@@ -196,7 +202,7 @@ static bool apply_file(struct recipe_loader *loader, const struct recipe_file *f
         return false;
     }
     apply_keys(loader, file->path, "", file->root);
-    for (int s = 1; s < recipe_section_count; s++)
+    for (int s = 1; s < recipe_section_total(loader->recipe->addition); s++)
         apply_section(loader, file->path, file->root, s);
     return true;
 }
@@ -330,7 +336,7 @@ static bool refuse_option(struct recipe_loader *loader, const char *override, co
     bool dashes = *override == '-';
     char key[RECIPE_KEY_CHARS];
     *takes_next = false;
-    if ((!dashes && equals != NULL) || !recipe_key_of_option(override, key))
+    if ((!dashes && equals != NULL) || !recipe_key_of_option(loader->recipe->addition, override, key))
         return false;
     *takes_next = equals == NULL && next != NULL && *next != '-' && strchr(next, '=') == NULL;
     problems_add(loader->problems, "command line: %.*s%s; use %s=%.*s", SHOWN, override,
@@ -344,11 +350,12 @@ static bool refuse_option(struct recipe_loader *loader, const char *override, co
 static void apply_override(struct recipe_loader *loader, const char *override, int first[RECIPE_MAX_ROWS],
                            int index)
 {
+    const struct recipe_addition *more = loader->recipe->addition;
     const char *equals = strchr(override, '=');
     if (equals == NULL || equals == override) {
         char name[RECIPE_KEY_CHARS];
         struct text hint = {0};
-        (void)recipe_key_of_option(override, name);
+        (void)recipe_key_of_option(more, override, name);
         (void)recipe_foreign_key("", name, &hint);
         problems_add(loader->problems, "command line: %.*s is not key=value%s", SHOWN,
                      *override != 0 ? override : "an empty argument", text_chars(&hint));
@@ -357,30 +364,30 @@ static void apply_override(struct recipe_loader *loader, const char *override, i
     }
     char key[128];
     snprintf(key, sizeof key, "%.*s", (int)(equals - override), override);
-    int row = recipe_row_find_dotted(key);
-    if (row < 0 && is_section_name(key)) {
+    int row = recipe_row_find_dotted(more, key);
+    if (row < 0 && is_section_name(more, key)) {
         problems_add(loader->problems, "command line: %s is a section; write %s.KEY=value", key, key);
     } else if (row < 0) {
         // "model.num_layer": the section is separated, so that its own keys are nearest.
         char *dot = strchr(key, '.');
         bool known = false;
-        for (int s = 1; dot != NULL && s < recipe_section_count; s++)
-            known = known || (strncmp(key, recipe_sections[s].name, (size_t)(dot - key)) == 0 &&
-                              strlen(recipe_sections[s].name) == (size_t)(dot - key));
+        for (int s = 1; dot != NULL && s < recipe_section_total(more); s++)
+            known = known || (strncmp(key, recipe_section_at(more, s)->name, (size_t)(dot - key)) == 0 &&
+                              strlen(recipe_section_at(more, s)->name) == (size_t)(dot - key));
         if (known)
             *dot = 0;
         const char *section = known ? key : "", *name = known ? dot + 1 : key;
         const char *only = recipe_only_value(section, name);
         if (only == NULL || strcmp(only, equals + 1) != 0)
             refuse_key(loader, "command line", section, name);
-    } else if (recipe_rows[row].type == ROW_BASE) {
+    } else if (recipe_row_at(more, row)->type == ROW_BASE) {
         problems_add(loader->problems, "command line: base can only be given in a file");
     } else if (first[row] > 0) {
         problems_add(loader->problems, "command line: %s is given twice; remove one of them",
-                     recipe_rows[row].key);
+                     recipe_row_at(more, row)->key);
     } else {
         first[row] = index + 1;
-        struct node *value = override_value(loader, recipe_rows[row].key, equals + 1);
+        struct node *value = override_value(loader, recipe_row_at(more, row)->key, equals + 1);
         if (value != NULL)
             set_row(loader, row, value, (struct recipe_origin){.kind = FROM_COMMAND_LINE}, "command line");
         else
@@ -393,15 +400,16 @@ static void apply_override(struct recipe_loader *loader, const char *override, i
 
 static void set_defaults(struct recipe *recipe)
 {
-    for (int i = 0; i < recipe_row_count; i++)
-        if (recipe_rows[i].fallback != NULL && recipe_rows[i].type != ROW_BASE)
-            recipe_value_set_default(recipe, &recipe_rows[i]);
+    for (int i = 0; i < recipe_row_total(recipe->addition); i++)
+        if (recipe_row_at(recipe->addition, i)->fallback != NULL &&
+            recipe_row_at(recipe->addition, i)->type != ROW_BASE)
+            recipe_value_set_default(recipe, recipe_row_at(recipe->addition, i));
 }
 
 static void find_missing(struct recipe_loader *loader, const char *path)
 {
-    for (int i = 0; i < recipe_row_count; i++) {
-        const struct recipe_row *row = &recipe_rows[i];
+    for (int i = 0; i < recipe_row_total(loader->recipe->addition); i++) {
+        const struct recipe_row *row = recipe_row_at(loader->recipe->addition, i);
         bool given = loader->recipe->origin[i].kind != FROM_DEFAULT;
         bool empty = row->type == ROW_SOURCES && loader->recipe->data.train.count == 0;
         if (row->type == ROW_SOURCES && loader->recipe->data.mock_data)
@@ -441,8 +449,8 @@ void recipe_finalize(struct recipe_loader *loader)
 {
     struct recipe *recipe = loader->recipe;
     struct recipe_parallel *parallel = &recipe->parallel;
-    for (int i = 0; i < recipe_row_count; i++)
-        if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
+    for (int i = 0; i < recipe_row_total(recipe->addition); i++)
+        if (recipe_row_at(recipe->addition, i)->derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
     derive_heartbeat(recipe);
     if (!loader->quiet) {
@@ -499,17 +507,19 @@ void recipe_complete(struct recipe_loader *loader, const char *path, int world_s
     find_missing(loader, path);
     loader->bad[recipe_row_index("pipeline.schedule_file")] |=
         !recipe_read_schedule(loader->recipe, loader->problems);
+    const struct recipe_addition *more = loader->recipe->addition;
     loader->bad[recipe_row_index("cluster.profile")] |=
-        !recipe_read_profile(loader->recipe, &loader->profile, loader->problems);
+        more != NULL && !more->complete(loader->recipe, &loader->kept, loader->problems);
     loader->bad[recipe_row_index("model.vocab_size")] |=
         !recipe_read_vocabulary(loader->recipe, &loader->vocabulary, loader->problems);
     recipe_derive(loader->recipe, world_size);
 }
 
-void recipe_loader_free(struct recipe_loader *loader)
+void recipe_loader_free(struct recipe_loader *loader, const struct recipe_addition *more)
 {
     recipe_paths_free(&loader->in_files);
-    profile_cache_free(&loader->profile);
+    if (more != NULL)
+        more->release(loader->kept);
     vocabulary_cache_free(&loader->vocabulary);
     *loader = (struct recipe_loader){.recipe = NULL};
 }
@@ -528,63 +538,52 @@ static bool reject_open_keys(struct recipe_loader *loader, size_t before)
     return count == 0 && !by_layout;
 }
 
-/* text: of the recipe, or NULL to read `path`. files: a missing file that the recipe names is an error. */
-static enum status load(const char *path, const char *text, const char *const *overrides,
-                        size_t override_count, int world_size, bool files, struct recipe **out,
-                        struct problems *problems)
+struct recipe *recipe_create(const struct recipe_addition *more)
 {
-    size_t before = problems->errors;
+    struct recipe *recipe = calloc(1, sizeof *recipe);
+    void *added = more != NULL ? calloc(1, more->size) : NULL;
+    if (recipe == NULL || (more != NULL && added == NULL))
+        die(__FILE__, __LINE__, "recipe", "out of memory for a recipe");
+    recipe->addition = more;
+    recipe->added = added;
+    return recipe;
+}
+
+enum status recipe_load(const struct recipe_input *input, struct recipe **out, struct problems *problems)
+{
+    const size_t before = problems->errors;
     struct recipe_loader loader = {
-        .recipe = calloc(1, sizeof *loader.recipe), .problems = problems, .text = text};
-    if (loader.recipe == NULL)
-        return fail(NO_MEMORY, "a recipe");
-    recipe_read(&loader, path, overrides, override_count);
+        .recipe = recipe_create(input->addition), .problems = problems, .text = input->text};
+    recipe_read(&loader, input->path, input->overrides, input->override_count);
     const bool chosen = reject_open_keys(&loader, before);
 
     // If a file could not be read, the keys missing from it would cause spurious errors; so do open choices.
     if (loader.complete && chosen) {
-        recipe_complete(&loader, path, world_size);
-        recipe_check(loader.recipe, world_size, loader.bad, problems);
+        recipe_complete(&loader, input->path, input->world_size);
+        recipe_check(loader.recipe, input->world_size, loader.bad, problems);
     }
-    recipe_derive_paths(loader.recipe, path, &loader.in_files, problems);
-    if (files)
+    recipe_derive_paths(loader.recipe, input->path, &loader.in_files, problems);
+    if (input->runs)
         recipe_check_files(loader.recipe, !loader.complete, problems);
-    if (problems->errors == before) {
+    const bool good = problems->errors == before;
+    if (good) {
         recipe_finalize(&loader);
         *out = loader.recipe;
     } else
         recipe_destroy(loader.recipe);
-    recipe_loader_free(&loader);
-    return problems->errors == before ? OK : problems_fail(problems, before, BAD_RECIPE, path);
-}
-
-enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,
-                        struct recipe **out, struct problems *problems)
-{
-    return load(path, NULL, overrides, override_count, world_size, false, out, problems);
-}
-
-enum status recipe_load_with_files(const char *path, const char *const *overrides, size_t override_count,
-                                   int world_size, struct recipe **out, struct problems *problems)
-{
-    return load(path, NULL, overrides, override_count, world_size, true, out, problems);
-}
-
-enum status recipe_load_text(const char *name, const char *text, const char *const *overrides,
-                             size_t override_count, int world_size, struct recipe **out,
-                             struct problems *problems)
-{
-    return load(name, text, overrides, override_count, world_size, false, out, problems);
+    recipe_loader_free(&loader, input->addition);
+    return good ? OK : problems_fail(problems, before, BAD_RECIPE, input->path);
 }
 
 void recipe_destroy(struct recipe *recipe)
 {
     if (recipe == NULL)
         return;
-    for (int i = 0; i < recipe_row_count; i++)
-        recipe_value_free(recipe, &recipe_rows[i]);
+    for (int i = 0; i < recipe_row_total(recipe->addition); i++)
+        recipe_value_free(recipe, recipe_row_at(recipe->addition, i));
     for (size_t i = 0; i < recipe->files.count; i++)
         free(recipe->files.list[i]);
     free(recipe->files.list);
+    free(recipe->added);
     free(recipe);
 }

@@ -4,7 +4,8 @@
  *
  *   struct problems problems = {0};
  *   struct recipe *recipe = NULL;
- *   enum status status = recipe_load("recipes/quickstart.yaml", overrides, count, 0, &recipe, &problems);
+ *   const struct recipe_input input = {.path = "recipes/quickstart.yaml", .overrides = ..., ...};
+ *   enum status status = recipe_load(&input, &recipe, &problems);
  *   problems_print(&problems, stderr);         // all of them at once, warnings too
  *   problems_free(&problems);
  *   if (status != OK)
@@ -28,7 +29,6 @@
 #include "layers/layer_options.h"
 #include "layers/model_config.h"
 #include "parallel/data_parallel_options.h"
-#include "planner/assume/assume.h"
 #include "trainer/files/problems.h"
 
 enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
@@ -84,6 +84,14 @@ struct recipe_auto {
     double memory_limit; // microbatches whose activations (all chunks, F to W) a rank may hold; 0: no limit
 };
 
+/* How layers are assigned to stages without pipeline.layout. A recipe of the trainer has PARTITION_EVEN. */
+enum stage_partition {
+    PARTITION_EVEN,
+    PARTITION_PARAMETERS,         // stages with about the same number of parameters
+    PARTITION_EMBEDDING_AS_LAYER, // embedding and head count as a layer each
+    PARTITION_MODULES,            // embedding, final norm and head do; the first stages are the larger
+};
+
 struct recipe_pipeline {
     char *schedule;       // name of a schedule family: "1f1b"; "file" with schedule_file
     int virtual_stages;   // v, chunks per rank
@@ -97,6 +105,7 @@ struct recipe_pipeline {
     struct layer_list layout; // empty: as even as possible. Read recipe_stage_layers() instead.
     bool optimizer_post_validation;
     struct recipe_auto search;
+    enum stage_partition partition;
 };
 
 struct recipe_train {
@@ -241,7 +250,8 @@ struct recipe_origin {
 };
 
 enum { RECIPE_MAX_CHOSEN = 11 }; // keys that a plan can choose
-enum { RECIPE_MAX_ROWS = 256 };  // room for an origin of each row of the table
+enum { RECIPE_ADDED_ROWS = 32 }; // room for the rows of an addition
+enum { RECIPE_MAX_ROWS = 256 };  // room for an origin of each row of the table, and of an addition
 
 struct recipe {
     char *name;
@@ -264,27 +274,29 @@ struct recipe {
     struct recipe_profile profile;
     struct recipe_resilience resilience;
     struct recipe_cluster cluster;
-    struct assumptions assume; // other than the defaults only with a device that computes nothing
 
+    /* Keys of a program above the trainer, and their fields (recipe_table.h); NULL: none. */
+    const struct recipe_addition *addition;
+    void *added;
     struct recipe_names files; // the recipe, and what it is based on
     struct recipe_origin origin[RECIPE_MAX_ROWS];
 };
 
-/* Reads the recipe at `path`, then the overrides, each "key=value" with a dotted key (or tp, pp, dp, cp,
- * ep). world_size: number of ranks of the launcher; 0 without one, where `data_parallel_size: auto` is 1. On
- * BAD_RECIPE, `problems` has at least one error and *out is untouched; on OK it may have warnings. */
-MUST_USE enum status recipe_load(const char *path, const char *const *overrides, size_t override_count,
-                                 int world_size, struct recipe **out, struct problems *problems);
+/* What a recipe is loaded from. */
+struct recipe_input {
+    const char *path;             // of the file, or what stands for it in messages about `text`
+    const char *text;             // NULL: read the file
+    const char *const *overrides; // each "key=value" with a dotted key (or tp, pp, dp, cp, ep)
+    size_t override_count;
+    int world_size; // ranks of the launcher; 0 without one, where `data_parallel_size: auto` is 1
+    bool runs;      // each missing file that the recipe names is also an error
+    const struct recipe_addition *addition; // NULL: the keys of the trainer only
+};
 
-/* The same for a command that runs the recipe: each missing file that it names is also an error. */
-MUST_USE enum status recipe_load_with_files(const char *path, const char *const *overrides,
-                                            size_t override_count, int world_size, struct recipe **out,
-                                            struct problems *problems);
-
-/* recipe_load() for text in memory; `name` stands for its path. */
-MUST_USE enum status recipe_load_text(const char *name, const char *text, const char *const *overrides,
-                                      size_t override_count, int world_size, struct recipe **out,
-                                      struct problems *problems);
+/* Reads a recipe, then the overrides. On BAD_RECIPE, `problems` has at least one error and *out is untouched;
+ * on OK it may have warnings. */
+MUST_USE enum status recipe_load(const struct recipe_input *input, struct recipe **out,
+                                 struct problems *problems);
 
 /* Adds a warning for each missing file that a run of the recipe reads. */
 void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems);
@@ -322,6 +334,9 @@ int64_t recipe_last_profiled_step(const struct recipe *recipe);
  * rank. As in pipeline.layout, if given. Otherwise as even as possible: the first num_layers % (p * v) stages
  * get one more, because the last one also has the head and the loss. */
 int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
+/* The layers of a stage of another partition than PARTITION_EVEN. */
+int64_t partition_stage_layers(const struct model_config *model, enum stage_partition partition,
+                               int64_t stages, int64_t stage);
 
 /* The name of the first format other than none, and the key that sets it; NULL: no matmul is quantized. */
 const char *recipe_quantized_format(const struct recipe *recipe, const char **key);
@@ -344,22 +359,25 @@ void recipe_based_text(const struct recipe *recipe, const char *base, const char
 /* Same, of the keys that a file or the command line sets. */
 void recipe_given_text(const struct recipe *recipe, struct text *out);
 
-/* The main name of a key, given by any of its names ("pp"); NULL: unknown. The same key always returns the
+/* Functions that find a key by name also know those of an addition; `more` NULL: none.
+ *
+ * The main name of a key, given by any of its names ("pp"); NULL: unknown. The same key always returns the
  * same pointer. */
-const char *recipe_key(const char *name);
+const char *recipe_key(const struct recipe_addition *more, const char *name);
 
 /* The main name of the key of "key=value"; NULL: unknown. */
-const char *override_key(const char *override);
+const char *override_key(const struct recipe_addition *more, const char *override);
 /* Adds "key=value" to a list of overrides, replacing another value of the same key under any of its names. */
-void overrides_set(struct recipe_names *overrides, const char *override);
+void overrides_set(const struct recipe_addition *more, struct recipe_names *overrides, const char *override);
 
 /* The main name of the key nearest to an unknown one; NULL: none is near. */
-const char *recipe_key_near(const char *name);
+const char *recipe_key_near(const struct recipe_addition *more, const char *name);
 
 /* The key for an option in the style of other programs: "tp" for "--tp=2", "optimizer.lr" for "--lr". False
  * if there is none. */
 enum { RECIPE_KEY_CHARS = 64 };
-bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS]);
+bool recipe_key_of_option(const struct recipe_addition *more, const char *argument,
+                          char key[RECIPE_KEY_CHARS]);
 
 /* Appends the value of a key ("model.norm_epsilon") as in recipe_resolved_text(). The key must exist. */
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
@@ -369,7 +387,7 @@ void recipe_key_text(const struct recipe *recipe, const char *key, struct text *
 void recipe_planned_text(const struct recipe *recipe, struct text *out);
 
 /* Appends the default of a key in the form of recipe_key_text(); false if it has none, or a derived one. */
-bool recipe_default_text(const char *key, struct text *out);
+bool recipe_default_text(const struct recipe_addition *more, const char *key, struct text *out);
 
 /* Key `index` of the section model: "model.norm_epsilon"; NULL past the last. */
 const char *recipe_model_key(int index);
@@ -380,10 +398,6 @@ const char *recipe_model_key(int index);
 void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
                     struct problems *problems);
 
-/* Appends the keys of the section `assume` that are not the defaults: "assume.attention=unfused ...";
- * nothing if there are none. */
-void recipe_assumed_text(const struct recipe *recipe, struct text *out);
-
 /* Overrides that reduce a layout to one rank: appends "key=value" for layout key `index` (sections parallel,
  * pipeline and memory, and the keys that count nodes); false past the last. */
 bool recipe_one_rank_override(int index, struct text *out);
@@ -392,7 +406,7 @@ bool recipe_layouts_differ(const struct recipe *a, const struct recipe *b);
 
 /* Appends the values, default and meaning of the key of this name, of each key with this name in a section,
  * or of all keys of the section; false if there is none. */
-bool recipe_help(const char *name, struct text *out);
+bool recipe_help(const struct recipe_addition *more, const char *name, struct text *out);
 
 /* Appends the reference page: every key with its type, default, range and help, as Markdown. */
-void recipe_reference(struct text *out);
+void recipe_reference(const struct recipe_addition *more, struct text *out);

@@ -132,10 +132,8 @@ static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUN
         r->pipeline.virtual_stages = default_virtual_stages(r);
     if (!given[GIVEN_TIMES])
         r->pipeline.search.times = default_times(r);
-    if (r->assume.overlap != ASSUME_OVERLAP_OWN) {
-        r->data_parallel.overlap_grad_reduce = r->assume.overlap != ASSUME_OVERLAP_NONE;
-        r->data_parallel.overlap_param_gather = r->assume.overlap == ASSUME_OVERLAP_BOTH;
-    }
+    if (r->addition != NULL)
+        r->addition->derive(r);
     recipe_derive_layers(r);
     if (!given[GIVEN_SPLIT]) {
         bool own_valid = r->data.valid.count > 0;
@@ -195,25 +193,26 @@ static const struct rules *const tables[] = {&recipe_model_rules,     &recipe_la
                                              &recipe_run_rules,       &recipe_save_rules,
                                              &recipe_precision_rules, &recipe_plan_rules};
 
-static int rule_count(void)
+static int rule_count(const struct recipe_addition *more)
 {
-    int count = 0;
+    int count = more != NULL ? more->rules->count : 0;
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
         count += tables[t]->count;
     CHECK(count <= MAX_RULES);
     return count;
 }
 
-static const struct rule *rule_at(int i)
+/* Those of the recipe, then those of an addition. */
+static const struct rule *rule_at(const struct recipe_addition *more, int i)
 {
-    size_t table = 0;
-    while (i >= tables[table]->count)
-        i -= tables[table++]->count;
-    return &tables[table]->list[i];
+    for (size_t table = 0; table < sizeof tables / sizeof *tables; i -= tables[table++]->count)
+        if (i < tables[table]->count)
+            return &tables[table]->list[i];
+    return &more->rules->list[i];
 }
 
 /* The rows that a rule reads, in its order; returns their number. */
-static int rule_rows(const struct rule *rule, int rows[16])
+static int rule_rows(const struct recipe_addition *more, const struct rule *rule, int rows[16])
 {
     int count = 0;
     for (const char *at = rule->reads; *at != 0 && count < 16;) {
@@ -222,7 +221,8 @@ static int rule_rows(const struct rule *rule, int rows[16])
         CHECK(length < sizeof key);
         memcpy(key, at, length);
         key[length] = 0;
-        rows[count++] = recipe_row_index(key);
+        rows[count] = recipe_row_find_dotted(more, key);
+        CHECK(rows[count++] >= 0);
         at += length;
         at += strspn(at, " ");
     }
@@ -231,9 +231,10 @@ static int rule_rows(const struct rule *rule, int rows[16])
 
 static void check_begin(struct check *check, const bool bad[RECIPE_MAX_ROWS])
 {
-    for (int i = 0; i < rule_count(); i++) {
+    const struct recipe_addition *more = check->view.recipe->addition;
+    for (int i = 0; i < rule_count(more); i++) {
         int rows[16];
-        int count = rule_rows(rule_at(i), rows);
+        int count = rule_rows(more, rule_at(more, i), rows);
         check->applies[i] = true;
         for (int k = 0; k < count; k++) {
             check->reads[i][rows[k]] = true;
@@ -243,15 +244,16 @@ static void check_begin(struct check *check, const bool bad[RECIPE_MAX_ROWS])
     for (int i = 0; i < GIVEN_COUNT; i++)
         check->given_row[i] = recipe_row_index(given_keys[i]);
     read_given(check->view.recipe, check->view.given);
-    for (int i = 0; i < rule_count(); i++)
-        check->held[i] = !check->applies[i] || rule_at(i)->holds(&check->view);
+    for (int i = 0; i < rule_count(more); i++)
+        check->held[i] = !check->applies[i] || rule_at(more, i)->holds(&check->view);
 }
 
 /* Tries a value. strict: every rule that reads the changed row must hold. Otherwise this rule must hold, and
  * no other rule may be newly violated: the best possible result if several problems involve one key. */
 static bool candidate_works(const struct check *check, int broken, int row, int64_t value, bool strict)
 {
-    const struct recipe_row *changed = &recipe_rows[row];
+    const struct recipe_addition *more = check->view.recipe->addition;
+    const struct recipe_row *changed = recipe_row_at(more, row);
     if ((double)value < changed->low || (double)value > changed->high)
         return false;
     struct recipe copy = *check->view.recipe; // shares the strings and lists, which nothing here changes
@@ -261,9 +263,9 @@ static bool candidate_works(const struct check *check, int broken, int row, int6
     for (int i = 0; i < GIVEN_COUNT; i++)
         view.given[i] = view.given[i] || check->given_row[i] == row;
     derive(&copy, view.world, view.given);
-    for (int i = 0; i < rule_count(); i++) {
+    for (int i = 0; i < rule_count(more); i++) {
         bool must = i == broken || check->held[i] || (strict && check->reads[i][row]);
-        if (check->applies[i] && must && !rule_at(i)->holds(&view))
+        if (check->applies[i] && must && !rule_at(more, i)->holds(&view))
             return false;
     }
     return true;
@@ -300,7 +302,7 @@ static void add_origin(const struct check *check, const struct rule *rule, struc
 {
     const struct recipe *recipe = check->view.recipe;
     int rows[16];
-    int count = rule_rows(rule, rows), chosen = rows[0];
+    int count = rule_rows(recipe->addition, rule, rows), chosen = rows[0];
     for (int k = count - 1; k >= 0; k--) {
         enum origin_kind kind = recipe->origin[rows[k]].kind;
         if (kind == FROM_FILE || kind == FROM_COMMAND_LINE)
@@ -313,15 +315,15 @@ int recipe_first_violation(const struct recipe *recipe, int world_size)
 {
     struct view view = {.recipe = recipe, .world = world_size};
     read_given(recipe, view.given);
-    for (int i = 0; i < rule_count(); i++)
-        if (!rule_at(i)->holds(&view))
+    for (int i = 0; i < rule_count(recipe->addition); i++)
+        if (!rule_at(recipe->addition, i)->holds(&view))
             return i;
     return -1;
 }
 
-const char *recipe_rule_keys(int rule)
+const char *recipe_rule_keys(const struct recipe_addition *more, int rule)
 {
-    return rule_at(rule)->reads;
+    return rule_at(more, rule)->reads;
 }
 
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MAX_ROWS],
@@ -329,8 +331,8 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
 {
     struct check check = {.view = {.recipe = recipe, .world = world_size}};
     check_begin(&check, bad);
-    for (int i = 0; i < rule_count(); i++) {
-        const struct rule *rule = rule_at(i);
+    for (int i = 0; i < rule_count(recipe->addition); i++) {
+        const struct rule *rule = rule_at(recipe->addition, i);
         if (check.held[i])
             continue;
         struct text line = {0};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The keys that a plan can choose, and which of them are open. */
-#include "trainer/recipe/recipe_table.h"
+#include "trainer/recipe/recipe_rules.h"
+
+#include <string.h>
 
 /* The keys opened by `parallel: auto`, unless given. */
 static const char *const layout_keys[] = {"parallel.tensor_parallel_size", "parallel.pipeline_parallel_size",
@@ -41,3 +43,22 @@ int recipe_open_keys(const struct recipe *recipe, const char **keys)
     CHECK(count <= RECIPE_MAX_CHOSEN);
     return count;
 }
+
+static bool times_hold(const struct view *v)
+{
+    const struct recipe_pipeline *pipeline = &v->recipe->pipeline;
+    return strcmp(pipeline->schedule, "auto") != 0 || pipeline->search.times != TIMES_PLAN ||
+           v->recipe->cluster.profile != NULL;
+}
+
+static void times_message(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out, "pipeline.auto_times plan needs cluster.profile; add cluster.profile=NAME (cuboid profile "
+                  "--list), or use pipeline.auto_times=given");
+}
+
+static const struct rule rules[] = {
+    {"pipeline.auto_times cluster.profile pipeline.schedule", times_hold, times_message, {{0}}},
+};
+const struct rules recipe_plan_rules = RULES_OF(rules);

@@ -4,6 +4,7 @@
 
 #include "parallel/comm.h"
 
+#include <math.h>
 #include <string.h>
 
 int64_t recipe_ranks(const struct recipe *recipe)
@@ -62,6 +63,44 @@ int64_t recipe_microbatches(const struct recipe *recipe)
            (recipe->train.micro_batch_size * recipe->parallel.data_parallel_size);
 }
 
+/* Number of layers before the end of `stage` (-1: 0) if each stage ends where the parameters so far are
+ * nearest to an even share. Norms and biases are not counted. */
+static int64_t layers_until(const struct model_config *model, int64_t stages, int64_t stage)
+{
+    const double hidden = (double)model->hidden_size, layers = (double)model->num_layers;
+    const double heads = (double)(2 * model->num_attention_heads + 2 * model->num_query_groups);
+    const double matrices = model_is_gated(model) ? 3.0 : 2.0;
+    const double layer =
+        hidden * (heads * (double)model->kv_channels + matrices * (double)model->ffn_hidden_size);
+    const double vocabulary = hidden * (double)model->vocab_size; // of the embedding, and again of the head
+    if (stage < 0 || stage == stages - 1)
+        return stage < 0 ? 0 : model->num_layers;
+    const double share = (layers * layer + 2.0 * vocabulary) * (double)(stage + 1) / (double)stages;
+    const double until = floor((share - vocabulary) / layer + 0.5);
+    return (int64_t)fmax(0.0, fmin(until, layers));
+}
+
+/* Layers before the first module of `stage`, of the list embedding, layers, final norm, head. */
+static int64_t layers_before_module(const struct model_config *model, int64_t stages, int64_t stage)
+{
+    const int64_t modules = model->num_layers + 3, larger = modules % stages;
+    const int64_t before = stage * (modules / stages) + (stage < larger ? stage : larger);
+    return before <= 1 ? 0 : before - 1 < model->num_layers ? before - 1 : model->num_layers;
+}
+
+int64_t partition_stage_layers(const struct model_config *model, enum stage_partition partition,
+                               int64_t stages, int64_t stage)
+{
+    if (partition == PARTITION_PARAMETERS)
+        return layers_until(model, stages, stage) - layers_until(model, stages, stage - 1);
+    if (partition == PARTITION_MODULES)
+        return layers_before_module(model, stages, stage + 1) - layers_before_module(model, stages, stage);
+    // Embedding and head as layers: num_layers + 2 as evenly as possible, the larger stages in the middle.
+    const int64_t all = model->num_layers + 2, larger = all % stages, begin = (stages - larger) / 2;
+    const int64_t here = all / stages + (stage >= begin && stage < begin + larger ? 1 : 0);
+    return here - (stage == 0) - (stage == stages - 1);
+}
+
 int64_t recipe_stage_layers(const struct recipe *recipe, int stage)
 {
     int64_t stages = (int64_t)recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
@@ -69,8 +108,8 @@ int64_t recipe_stage_layers(const struct recipe *recipe, int stage)
     CHECK(stage >= 0 && stage < stages);
     if (recipe->pipeline.layout.count > 0)
         return recipe->pipeline.layout.list[stage];
-    if (recipe->assume.partition != ASSUME_PARTITION_OWN)
-        return assume_stage_layers(&recipe->model, recipe->assume.partition, stages, stage);
+    if (recipe->pipeline.partition != PARTITION_EVEN)
+        return partition_stage_layers(&recipe->model, recipe->pipeline.partition, stages, stage);
     return layers / stages + (stage < layers % stages ? 1 : 0);
 }
 

@@ -117,10 +117,8 @@ static int64_t layout_sum(const struct recipe *r)
 /* Modules that count as a layer each besides the layers. */
 static int64_t other_modules(const struct recipe *r)
 {
-    const enum assumed_partition partition = r->assume.partition;
-    return partition == ASSUME_PARTITION_MODULES              ? 3
-           : partition == ASSUME_PARTITION_EMBEDDING_AS_LAYER ? 2
-                                                              : 0;
+    const enum stage_partition partition = r->pipeline.partition;
+    return partition == PARTITION_MODULES ? 3 : partition == PARTITION_EMBEDDING_AS_LAYER ? 2 : 0;
 }
 
 static bool enough_holds(const struct view *v)

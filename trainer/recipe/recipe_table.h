@@ -10,7 +10,6 @@
 
 #include "trainer/recipe/recipe.h"
 
-#include "planner/profile/profile.h"
 #include "trainer/files/yaml.h"
 #include <sys/types.h>
 
@@ -54,18 +53,19 @@ struct recipe_row {
     bool optional; // ROW_TEXT: `none` is a value
     bool chosen;   // takes `auto`: a plan chooses the value
     bool single;   // ROW_LAYERS: takes an integer in place of a list
+    bool added;    // the field is in recipe->added (struct recipe_addition)
     size_t offset;
 };
 
 extern const struct recipe_row recipe_rows[];
-extern const int recipe_row_count; // at most RECIPE_MAX_ROWS
+extern const int recipe_row_count; // at most RECIPE_MAX_ROWS, with those of an addition
 
 /* What the keys of a section determine. */
 enum section_kind {
     SECTION_MATHEMATICS, // what is computed
     SECTION_LAYOUT,      // where it is computed, which changes no result: one rank uses row->one_rank
     SECTION_RUN,         // everything else
-    SECTION_ASSUMPTIONS  // about other programs, for plans only
+    SECTION_ADDED        // of a program above the trainer
 };
 
 struct recipe_section {
@@ -77,7 +77,29 @@ struct recipe_section {
 
 enum { RECIPE_MAX_SECTIONS = 32 };
 extern const struct recipe_section recipe_sections[];
-extern const int recipe_section_count; // at most RECIPE_MAX_SECTIONS
+extern const int recipe_section_count; // below RECIPE_MAX_SECTIONS
+
+/* A section that a program above the trainer adds to its recipes, and what it derives. A row sets a field of
+ * the program's own struct, recipe->added, or one of the recipe that no other key sets. */
+struct recipe_addition {
+    struct recipe_section section;
+    const struct recipe_row *rows;
+    int row_count;
+    size_t size;               // of recipe->added, which holds no pointers
+    const struct rules *rules; // across keys
+    /* Fills values before those of the recipe are derived. False with a problem if cluster.profile cannot be
+     * used. *kept is NULL at first, and kept from one variant of a recipe to the next. */
+    bool (*complete)(struct recipe *recipe, void **kept, struct problems *problems);
+    void (*release)(void *kept);
+    /* Fills values once those of the recipe are derived. */
+    void (*derive)(struct recipe *recipe);
+};
+
+/* The rows and sections of the recipe, then those of an addition; NULL: none. */
+int recipe_row_total(const struct recipe_addition *more);
+const struct recipe_row *recipe_row_at(const struct recipe_addition *more, int row);
+int recipe_section_total(const struct recipe_addition *more);
+const struct recipe_section *recipe_section_at(const struct recipe_addition *more, int section);
 
 /* ---- finding rows: recipe_row.c ---- */
 
@@ -86,7 +108,7 @@ size_t recipe_row_section_length(const struct recipe_row *row);
 const char *recipe_row_name(const struct recipe_row *row);
 bool recipe_row_in_section(const struct recipe_row *row, const char *section);
 /* The kind of the row's section. */
-enum section_kind recipe_row_section_kind(const struct recipe_row *row);
+enum section_kind recipe_row_section_kind(const struct recipe_row *row); // of the recipe's own rows
 
 /* Choice `index`, of either kind; false past the last, and for a row without choices. */
 bool recipe_row_choice(const struct recipe_row *row, size_t index, struct choice *out);
@@ -95,22 +117,33 @@ bool recipe_row_has_choices(const struct recipe_row *row);
 void recipe_row_choices_text(const struct recipe_row *row, struct text *out);
 
 /* Finds a row by name or alias inside a section; -1: none. */
-int recipe_row_find(const char *section, const char *name);
+int recipe_row_find(const struct recipe_addition *more, const char *section, const char *name);
 /* Finds a row by dotted key, also with an alias ("model.n_layer"), or by a name or alias without section that
- * only one row has ("tp", "lr"; those of `assume` do not count); -1: none. */
-int recipe_row_find_dotted(const char *key);
+ * only one row has ("tp", "lr"; those of an addition do not count); -1: none. */
+int recipe_row_find_dotted(const struct recipe_addition *more, const char *key);
 /* Finds a row by name in any section; -1: none. */
-int recipe_row_find_any_section(const char *name);
+int recipe_row_find_any_section(const struct recipe_addition *more, const char *name);
 /* Finds the row with the nearest name in any section; -1: none is near. */
-int recipe_row_nearest(const char *name);
-/* Index of the row of a full key that exists: a literal in this program. */
+int recipe_row_nearest(const struct recipe_addition *more, const char *name);
+/* Index of the recipe's own row of a full key that exists: a literal in this program. */
 int recipe_row_index(const char *key);
 
-/* ---- values: recipe_value.c ---- */
+/* ---- a field of a row, in a struct of any kind: recipe_value.c, recipe_field.c ---- */
 
-/* Sets the row's field from `node`. On failure returns false, leaves the field unchanged, and appends the
- * rest of a sentence that begins with the key: "\"abc\" is not an integer; ...". *automatic: the value is
- * `auto`: nothing is stored for a derived row, and the default for a row that a plan chooses. */
+/* Parses into a field that is empty. On failure returns false, and appends the rest of a sentence that begins
+ * with the key: "\"abc\" is not an integer; ...". */
+bool row_parse(const struct recipe_row *row, const struct node *node, void *field, struct text *why);
+/* The same, but leaves the field unchanged on failure. *automatic: the value is `auto`: nothing is stored for
+ * a derived row, and the default for a row that a plan chooses. */
+bool row_set(const struct recipe_row *row, const struct node *node, void *field, bool *automatic,
+             struct text *why);
+void row_set_default(const struct recipe_row *row, void *field);
+/* Appends the value as YAML, on one line. */
+void row_text(const struct recipe_row *row, const void *field, struct text *out);
+void row_free(const struct recipe_row *row, void *field);
+
+/* ---- of a recipe: recipe_field.c ---- */
+
 bool recipe_value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node,
                       bool *automatic, struct text *why);
 /* Sets the default of a row that has one. */
@@ -118,6 +151,8 @@ void recipe_value_set_default(struct recipe *recipe, const struct recipe_row *ro
 /* Appends the value as YAML, on one line. */
 void recipe_value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out);
 void recipe_value_free(struct recipe *recipe, const struct recipe_row *row);
+/* The field of a row. */
+void *recipe_field(const struct recipe *recipe, const struct recipe_row *row);
 bool recipe_value_is_default(const struct recipe *recipe, const struct recipe_row *row);
 /* Appends the expected values: "an integer from 1 to 100000", "one of gpipe, 1f1b, zb-h1". */
 void recipe_value_expected(const struct recipe_row *row, struct text *out);
@@ -138,10 +173,6 @@ void recipe_derive_layers(struct recipe *recipe);
 /* Reads the sizes of pipeline.schedule_file, if given, so that rules can compare them with other keys; false
  * with a problem if it cannot be used. */
 bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);
-
-/* Checks cluster.profile, and fills logging.peak_flops from it unless given; false with a problem if the
- * profile cannot be used. */
-bool recipe_read_profile(struct recipe *recipe, struct profile_cache *cache, struct problems *problems);
 
 /* ---- names and folders: recipe_paths.c ---- */
 
@@ -180,6 +211,9 @@ void vocabulary_cache_free(struct vocabulary_cache *cache);
  * false and adds a problem if they are invalid. */
 bool recipe_read_vocabulary(struct recipe *recipe, struct vocabulary_cache *cache, struct problems *problems);
 
+/* An empty recipe with the fields of an addition. */
+struct recipe *recipe_create(const struct recipe_addition *more);
+
 struct recipe_loader {
     struct recipe *recipe;
     struct problems *problems;
@@ -188,7 +222,7 @@ struct recipe_loader {
     bool complete;    // all files were read
     bool bad[RECIPE_MAX_ROWS];
     struct recipe_paths in_files;
-    struct profile_cache profile;
+    void *kept; // of the addition
     struct vocabulary_cache vocabulary;
 };
 /* Fills a recipe of zeros with the defaults, the files and the overrides, in this order. */
@@ -200,7 +234,7 @@ void recipe_complete(struct recipe_loader *loader, const char *path, int world_s
  * of derived values. */
 void recipe_finalize(struct recipe_loader *loader);
 /* Frees all but the recipe. */
-void recipe_loader_free(struct recipe_loader *loader);
+void recipe_loader_free(struct recipe_loader *loader, const struct recipe_addition *more);
 
 /* Names datasets by their prefix where one of their two files was named. */
 void recipe_strip_sources(struct recipe *recipe);

@@ -15,89 +15,6 @@
 
 enum { COMMENT_COLUMN = 46 };
 
-/* ---- values ---- */
-
-void text_add_real(struct text *out, double value)
-{
-    char number[NUMBER_CHARS];
-    text_add(out, "%s", number_text(value, number));
-}
-
-static void add_choice(struct text *out, const struct recipe_row *row, int value)
-{
-    for (const struct choice *c = row->choices; c->name != NULL; c++)
-        if (c->value == value && !c->alias) {
-            text_add(out, "%s", c->name);
-            return;
-        }
-}
-
-static void add_list(struct text *out, const struct recipe_row *row, const void *field)
-{
-    const struct layer_list *layers = field;
-    const struct recipe_names *names = field;
-    const struct recipe_sources *sources = field;
-    const double *split = field;
-    if (row->type == ROW_LAYERS && layers->single) {
-        text_add(out, "%lld", (long long)layers->list[0]);
-        return;
-    }
-    text_add(out, "[");
-    for (size_t i = 0; row->type == ROW_LAYERS && i < layers->count; i++)
-        text_add(out, "%s%lld", i > 0 ? ", " : "", (long long)layers->list[i]);
-    for (size_t i = 0; row->type == ROW_SPLIT && i < 3; i++) {
-        text_add(out, "%s", i > 0 ? ", " : "");
-        text_add_real(out, split[i]);
-    }
-    for (size_t i = 0; row->type == ROW_NAMES && i < names->count; i++) {
-        text_add(out, "%s", i > 0 ? ", " : "");
-        yaml_add_string(out, names->list[i], NULL);
-    }
-    for (size_t i = 0; row->type == ROW_SOURCES && i < sources->count; i++) {
-        text_add(out, "%s{path: ", i > 0 ? ", " : "");
-        yaml_add_string(out, sources->list[i].path, NULL);
-        text_add(out, ", weight: ");
-        text_add_real(out, sources->list[i].weight);
-        text_add(out, "}");
-    }
-    text_add(out, "]");
-}
-
-void recipe_value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out)
-{
-    const void *field = (const char *)recipe + row->offset;
-    switch (row->type) {
-    case ROW_BASE:
-    case ROW_TYPES:
-        break;
-    case ROW_BOOL:
-        text_add(out, *(const bool *)field ? "true" : "false");
-        break;
-    case ROW_INT:
-    case ROW_COUNT:
-        text_add(out, "%lld", (long long)recipe_value_integer(recipe, row));
-        break;
-    case ROW_REAL:
-        text_add_real(out, *(const double *)field);
-        break;
-    case ROW_TEXT:
-        yaml_add_string(out, *(char *const *)field, row->derived != NULL ? "auto" : NULL);
-        break;
-    case ROW_WORD:
-        text_add(out, "%s", *(char *const *)field);
-        break;
-    case ROW_CHOICE:
-        add_choice(out, row, *(const int *)field);
-        break;
-    case ROW_LAYERS:
-    case ROW_NAMES:
-    case ROW_SOURCES:
-    case ROW_SPLIT:
-        add_list(out, row, field);
-        break;
-    }
-}
-
 /* ---- the resolved recipe ---- */
 
 void recipe_origin_text(const struct recipe *recipe, int row, struct text *out)
@@ -137,18 +54,18 @@ static void add_from(const struct recipe *recipe, int row, struct text *out)
     if (!stays_derived(recipe, row))
         return;
     text_add(out, ": ");
-    recipe_value_text(recipe, &recipe_rows[row], out);
+    recipe_value_text(recipe, recipe_row_at(recipe->addition, row), out);
 }
 
 static void add_resolved_row(const struct recipe *recipe, int row, struct text *out)
 {
     struct text line = {0}, from = {0};
-    text_add(&line, "%s%s: ", recipe_row_section_length(&recipe_rows[row]) > 0 ? "  " : "",
-             recipe_row_name(&recipe_rows[row]));
+    text_add(&line, "%s%s: ", recipe_row_section_length(recipe_row_at(recipe->addition, row)) > 0 ? "  " : "",
+             recipe_row_name(recipe_row_at(recipe->addition, row)));
     if (stays_derived(recipe, row))
         text_add(&line, "auto");
     else
-        recipe_value_text(recipe, &recipe_rows[row], &line);
+        recipe_value_text(recipe, recipe_row_at(recipe->addition, row), &line);
     add_from(recipe, row, &from);
     text_add(out, "%-*s # ", COMMENT_COLUMN, line.chars);
     text_add_clean(out, from.chars);
@@ -166,7 +83,7 @@ struct selection {
 static bool is_selected(const struct recipe *recipe, int row, const struct selection *selection)
 {
     const enum origin_kind kind = recipe->origin[row].kind;
-    const char *key = recipe_rows[row].key;
+    const char *key = recipe_row_at(recipe->addition, row)->key;
     const size_t length = strlen(key);
     if (selection->all || kind == FROM_COMMAND_LINE || (selection->files && kind == FROM_FILE))
         return true;
@@ -179,11 +96,12 @@ static bool is_selected(const struct recipe *recipe, int row, const struct selec
 
 static void add_resolved(const struct recipe *recipe, const struct selection *selection, struct text *out)
 {
-    for (int s = 0; s < recipe_section_count; s++) {
-        const char *section = recipe_sections[s].name;
+    for (int s = 0; s < recipe_section_total(recipe->addition); s++) {
+        const char *section = recipe_section_at(recipe->addition, s)->name;
         bool begun = *section == 0;
-        for (int row = 0; row < recipe_row_count; row++) {
-            if (!recipe_row_in_section(&recipe_rows[row], section) || recipe_rows[row].type == ROW_BASE ||
+        for (int row = 0; row < recipe_row_total(recipe->addition); row++) {
+            if (!recipe_row_in_section(recipe_row_at(recipe->addition, row), section) ||
+                recipe_row_at(recipe->addition, row)->type == ROW_BASE ||
                 !is_selected(recipe, row, selection))
                 continue;
             if (!begun)
@@ -219,7 +137,9 @@ void recipe_given_text(const struct recipe *recipe, struct text *out)
 
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out)
 {
-    recipe_value_text(recipe, &recipe_rows[recipe_row_index(key)], out);
+    const int row = recipe_row_find_dotted(recipe->addition, key);
+    CHECK(row >= 0);
+    recipe_value_text(recipe, recipe_row_at(recipe->addition, row), out);
 }
 
 /* ---- overrides ---- */
@@ -248,13 +168,13 @@ static bool has_column(const char *key)
 
 static bool is_planned(const struct recipe *recipe, const struct recipe_row *row)
 {
-    static const char *const sections[] = {"parallel", "pipeline", "precision", "memory", "assume"};
+    static const char *const sections[] = {"parallel", "pipeline", "precision", "memory"};
     static const char *const others[] = {"cluster.nodes", "cluster.gpus_per_node", "cluster.ranks_per_gpu"};
     if (row->type == ROW_BASE || has_column(row->key))
         return false;
     if (recipe_row_in_section(row, "model") || strcmp(row->key, "deterministic") == 0)
         return true;
-    bool here = false;
+    bool here = row->added;
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
         here = here || recipe_row_in_section(row, sections[i]);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -264,12 +184,12 @@ static bool is_planned(const struct recipe *recipe, const struct recipe_row *row
 
 void recipe_planned_text(const struct recipe *recipe, struct text *out)
 {
-    for (int row = 0; row < recipe_row_count; row++) {
+    for (int row = 0; row < recipe_row_total(recipe->addition); row++) {
         struct text value = {0};
-        if (!is_planned(recipe, &recipe_rows[row]))
+        if (!is_planned(recipe, recipe_row_at(recipe->addition, row)))
             continue;
-        recipe_value_text(recipe, &recipe_rows[row], &value);
-        text_add(out, "%s%s=", out->length > 0 ? " " : "", recipe_rows[row].key);
+        recipe_value_text(recipe, recipe_row_at(recipe->addition, row), &value);
+        text_add(out, "%s%s=", out->length > 0 ? " " : "", recipe_row_at(recipe->addition, row)->key);
         for (const char *at = text_chars(&value); *at != 0; at++)
             if (*at != ' ') // of a list: words are separated by spaces
                 text_add_bytes(out, at, 1);
@@ -425,23 +345,24 @@ static void add_help(const struct recipe_row *row, struct text *out)
     text_free(&line);
 }
 
-bool recipe_help(const char *name, struct text *out)
+bool recipe_help(const struct recipe_addition *more, const char *name, struct text *out)
 {
     const size_t before = out->length;
-    for (int s = 1; s < recipe_section_count; s++)
-        if (strcmp(recipe_sections[s].name, name) == 0)
-            text_add(out, "%s: %s\n\n", name, recipe_sections[s].help);
-    const int row = out->length > before ? -1 : recipe_row_find_dotted(name);
+    for (int s = 1; s < recipe_section_total(more); s++)
+        if (strcmp(recipe_section_at(more, s)->name, name) == 0)
+            text_add(out, "%s: %s\n\n", name, recipe_section_at(more, s)->help);
+    const int row = out->length > before ? -1 : recipe_row_find_dotted(more, name);
     struct text hint = {0};
     if (out->length == before && row < 0 && recipe_foreign_key("", name, &hint))
         text_add(out, "%s is not a key%s\n", name, hint.chars);
     text_free(&hint);
-    for (int i = 0; i < recipe_row_count; i++) {
+    for (int i = 0; i < recipe_row_total(more); i++) {
         char section[RECIPE_KEY_CHARS];
-        snprintf(section, sizeof section, "%.*s", (int)recipe_row_section_length(&recipe_rows[i]),
-                 recipe_rows[i].key);
-        if (i == row || (row < 0 && (strcmp(section, name) == 0 || recipe_row_find(section, name) == i)))
-            add_help(&recipe_rows[i], out);
+        snprintf(section, sizeof section, "%.*s", (int)recipe_row_section_length(recipe_row_at(more, i)),
+                 recipe_row_at(more, i)->key);
+        if (i == row ||
+            (row < 0 && (strcmp(section, name) == 0 || recipe_row_find(more, section, name) == i)))
+            add_help(recipe_row_at(more, i), out);
     }
     return out->length > before;
 }
@@ -458,16 +379,16 @@ static void add_common(struct text *out)
 }
 
 /* The common keys first, then every key by section. */
-void recipe_reference(struct text *out)
+void recipe_reference(const struct recipe_addition *more, struct text *out)
 {
     text_add(out, "%s", intro);
     add_common(out);
-    for (int s = 0; s < recipe_section_count; s++) {
-        const struct recipe_section *section = &recipe_sections[s];
+    for (int s = 0; s < recipe_section_total(more); s++) {
+        const struct recipe_section *section = recipe_section_at(more, s);
         text_add(out, "\n## %s%s\n\n%s\n\n%s", section->name, *section->name == 0 ? "Top level" : "",
                  section->help, table_head);
-        for (int row = 0; row < recipe_row_count; row++)
-            if (recipe_row_in_section(&recipe_rows[row], section->name))
-                add_reference_row(&recipe_rows[row], recipe_row_name(&recipe_rows[row]), out);
+        for (int row = 0; row < recipe_row_total(more); row++)
+            if (recipe_row_in_section(recipe_row_at(more, row), section->name))
+                add_reference_row(recipe_row_at(more, row), recipe_row_name(recipe_row_at(more, row)), out);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Converts one value of a recipe from text to a field and back.
+/* Converts one value of a row from YAML to a field; recipe_field.c converts it back.
  *
  * An error is the rest of a sentence that begins with the key: `model.num_layers` `1.5 is not a whole
  * number; use 1 or 2`. A proposed value is inside the row's range; recipe_check.c checks it against other
@@ -13,11 +13,6 @@
 #include <string.h>
 
 enum { TEXT_MAX = 4096, SHOWN = 60 }; // characters of a text value; of a value in a message
-
-static void *field_of(const struct recipe *recipe, const struct recipe_row *row)
-{
-    return (char *)recipe + row->offset;
-}
 
 static void *allocate(size_t count, size_t size)
 {
@@ -446,22 +441,8 @@ static bool parse_split(const struct recipe_row *row, const struct node *node, d
     return good;
 }
 
-/* The default as a node. */
-static struct node *default_node(const struct recipe_row *row)
+bool row_parse(const struct recipe_row *row, const struct node *node, void *field, struct text *why)
 {
-    if (row->fallback[0] != '[')
-        return node_scalar(row->fallback);
-    struct problems none = {0};
-    struct node *node = yaml_parse(row->key, row->fallback, strlen(row->fallback), &none);
-    CHECK(node != NULL && none.count == 0);
-    return node;
-}
-
-/* Parses into a recipe whose field of this row is empty. */
-static bool parse_field(struct recipe *recipe, const struct recipe_row *row, const struct node *node,
-                        struct text *why)
-{
-    void *field = field_of(recipe, row);
     int64_t integer = 0;
     struct choice choice;
     bool list = row->type == ROW_LAYERS || row->type == ROW_NAMES || row->type == ROW_SOURCES;
@@ -506,62 +487,8 @@ static bool parse_field(struct recipe *recipe, const struct recipe_row *row, con
     return true;
 }
 
-bool recipe_default_text(const char *key, struct text *out)
+void row_free(const struct recipe_row *row, void *field)
 {
-    const struct recipe_row *row = &recipe_rows[recipe_row_index(key)];
-    if (row->fallback == NULL)
-        return false;
-    struct recipe *fallback = allocate(1, sizeof *fallback);
-    recipe_value_set_default(fallback, row);
-    recipe_value_text(fallback, row, out);
-    recipe_value_free(fallback, row);
-    free(fallback);
-    return true;
-}
-
-bool recipe_value_is_default(const struct recipe *recipe, const struct recipe_row *row)
-{
-    struct text here = {0}, there = {0};
-    recipe_value_text(recipe, row, &here);
-    bool same = recipe_default_text(row->key, &there) && strcmp(text_chars(&here), text_chars(&there)) == 0;
-    text_free(&here);
-    text_free(&there);
-    return same;
-}
-
-bool recipe_value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node,
-                      bool *automatic, struct text *why)
-{
-    *automatic = (row->derived != NULL || row->chosen) && is_word(node, "auto");
-    if (*automatic && row->chosen)
-        recipe_value_set_default(recipe, row);
-    if (*automatic || row->type == ROW_BASE)
-        return true;
-    struct recipe *scratch = allocate(1, sizeof *scratch);
-    bool good = parse_field(scratch, row, node, why);
-    if (good) {
-        recipe_value_free(recipe, row);
-        good = parse_field(recipe, row, node, why);
-    }
-    recipe_value_free(scratch, row);
-    free(scratch);
-    return good;
-}
-
-void recipe_value_set_default(struct recipe *recipe, const struct recipe_row *row)
-{
-    struct text why = {0};
-    struct node *node = default_node(row);
-    recipe_value_free(recipe, row);
-    if (!parse_field(recipe, row, node, &why))
-        die(__FILE__, __LINE__, row->key, "the default of the table: %s", text_chars(&why));
-    node_free(node);
-    text_free(&why);
-}
-
-void recipe_value_free(struct recipe *recipe, const struct recipe_row *row)
-{
-    void *field = field_of(recipe, row);
     if (row->type == ROW_TEXT || row->type == ROW_WORD) {
         free(*(char **)field);
         *(char **)field = NULL;
@@ -572,19 +499,4 @@ void recipe_value_free(struct recipe *recipe, const struct recipe_row *row)
         free_names(field);
     else if (row->type == ROW_SOURCES)
         free_sources(field);
-}
-
-int64_t recipe_value_integer(const struct recipe *recipe, const struct recipe_row *row)
-{
-    const void *field = field_of(recipe, row);
-    return row->type == ROW_INT ? *(const int *)field : *(const int64_t *)field;
-}
-
-void recipe_value_set_integer(struct recipe *recipe, const struct recipe_row *row, int64_t value)
-{
-    void *field = field_of(recipe, row);
-    if (row->type == ROW_INT)
-        *(int *)field = (int)value;
-    else
-        *(int64_t *)field = value;
 }

@@ -13,20 +13,13 @@ struct recipe_variants {
     int world_size;
 };
 
-static struct recipe *allocate_recipe(void)
-{
-    struct recipe *recipe = calloc(1, sizeof *recipe);
-    if (recipe == NULL)
-        die(__FILE__, __LINE__, "recipe", "out of memory for a recipe");
-    return recipe;
-}
-
-enum status recipe_variants_open(const char *path, const char *const *overrides, size_t override_count,
-                                 int world_size, struct recipe_variants **out, struct problems *problems)
+enum status recipe_variants_open(const struct recipe_addition *more, const char *path,
+                                 const char *const *overrides, size_t override_count, int world_size,
+                                 struct recipe_variants **out, struct problems *problems)
 {
     const size_t before = problems->errors;
     struct recipe_variants *variants = memory_zeroed(1, sizeof *variants, "a recipe");
-    *variants = (struct recipe_variants){.loader = {.recipe = allocate_recipe(), .problems = problems},
+    *variants = (struct recipe_variants){.loader = {.recipe = recipe_create(more), .problems = problems},
                                          .path = text_copy(path),
                                          .world_size = world_size};
     recipe_read(&variants->loader, path, overrides, override_count);
@@ -54,23 +47,24 @@ void recipe_variants_close(struct recipe_variants *variants)
 {
     if (variants == NULL)
         return;
+    const struct recipe_addition *more = variants->loader.recipe->addition;
     recipe_destroy(variants->loader.recipe);
-    recipe_loader_free(&variants->loader);
+    recipe_loader_free(&variants->loader, more);
     free(variants->path);
     free(variants);
 }
 
-bool recipe_change_is_valid(const struct recipe_change *change, struct text *why)
+bool recipe_change_is_valid(const struct recipe_addition *more, const struct recipe_change *change,
+                            struct text *why)
 {
-    const struct recipe_row *row = &recipe_rows[recipe_row_index(change->key)];
-    struct recipe *scratch = allocate_recipe();
+    const struct recipe_row *row = recipe_row_at(more, recipe_row_find_dotted(more, change->key));
+    struct recipe *scratch = recipe_create(more);
     bool automatic = false;
     const bool good = recipe_value_set(scratch, row, change->value, &automatic, why);
     const bool is_open = good && ((automatic && row->chosen) || scratch->parallel.search == SEARCH_AUTO);
     if (is_open)
         text_add(why, "auto leaves the choice to a plan; list the values to compare");
-    recipe_value_free(scratch, row);
-    free(scratch);
+    recipe_destroy(scratch);
     return good && !is_open;
 }
 
@@ -106,8 +100,8 @@ static void copy_sources(struct recipe_sources *to, const struct recipe_sources 
 /* Replaces a field of `to` by its own copy of that of `from`. */
 static void copy_value(struct recipe *to, const struct recipe *from, const struct recipe_row *row)
 {
-    void *out = (char *)to + row->offset;
-    const void *in = (const char *)from + row->offset;
+    void *out = recipe_field(to, row);
+    const void *in = recipe_field(from, row);
     switch (row->type) {
     case ROW_TEXT:
     case ROW_WORD:
@@ -141,11 +135,15 @@ static void copy_value(struct recipe *to, const struct recipe *from, const struc
 
 static struct recipe *copy_recipe(const struct recipe *from)
 {
-    struct recipe *recipe = allocate_recipe();
+    struct recipe *recipe = recipe_create(from->addition);
+    void *added = recipe->added;
     *recipe = *from;
     recipe->files = (struct recipe_names){.list = NULL};
-    for (int i = 0; i < recipe_row_count; i++)
-        copy_value(recipe, from, &recipe_rows[i]);
+    recipe->added = added;
+    if (added != NULL)
+        memcpy(added, from->added, from->addition->size);
+    for (int i = 0; i < recipe_row_total(from->addition); i++)
+        copy_value(recipe, from, recipe_row_at(from->addition, i));
     return recipe;
 }
 
@@ -153,12 +151,13 @@ static struct recipe *copy_recipe(const struct recipe *from)
 
 static void set(struct recipe *recipe, const struct recipe_change *change)
 {
-    const int row = recipe_row_index(change->key);
+    const int row = recipe_row_find_dotted(recipe->addition, change->key);
+    const struct recipe_row *const setting = recipe_row_at(recipe->addition, row);
     struct text why = {0};
     bool automatic;
-    CHECK(recipe_value_set(recipe, &recipe_rows[row], change->value, &automatic, &why));
-    if (automatic && !recipe_rows[row].chosen)
-        recipe_value_free(recipe, &recipe_rows[row]);
+    CHECK(recipe_value_set(recipe, setting, change->value, &automatic, &why));
+    if (automatic && !setting->chosen)
+        recipe_value_free(recipe, setting);
     recipe->origin[row] = (struct recipe_origin){.kind = automatic ? FROM_DEFAULT : FROM_COMMAND_LINE};
 }
 
@@ -172,7 +171,7 @@ static void make(struct recipe_variants *variants, const struct recipe_change *c
     for (size_t i = 0; i < count; i++)
         set(out->recipe, &changes[i]);
     recipe_complete(out, variants->path, variants->world_size);
-    variants->loader.profile = out->profile;
+    variants->loader.kept = out->kept;
     variants->loader.vocabulary = out->vocabulary;
 }
 

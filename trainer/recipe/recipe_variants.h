@@ -25,9 +25,9 @@ struct recipe_change {
 };
 
 /* Arguments as in recipe_load(). Errors across keys are not reported here, since a change may remove them. */
-MUST_USE enum status recipe_variants_open(const char *path, const char *const *overrides,
-                                          size_t override_count, int world_size, struct recipe_variants **out,
-                                          struct problems *problems);
+MUST_USE enum status recipe_variants_open(const struct recipe_addition *more, const char *path,
+                                          const char *const *overrides, size_t override_count, int world_size,
+                                          struct recipe_variants **out, struct problems *problems);
 void recipe_variants_close(struct recipe_variants *variants); // takes NULL
 
 /* The open keys, by their main names: those with the value `auto`, and with `parallel: auto` also the keys of
@@ -38,7 +38,8 @@ const struct recipe *recipe_variants_base(const struct recipe_variants *variants
 
 /* Whether a value is valid for a key by itself, and not `auto`, which a plan would have to choose; `why` is
  * the rest of a sentence that begins with the key. */
-bool recipe_change_is_valid(const struct recipe_change *change, struct text *why);
+bool recipe_change_is_valid(const struct recipe_addition *more, const struct recipe_change *change,
+                            struct text *why);
 
 /* The recipe with the changes, of different keys. BAD_RECIPE: *rule is the first broken rule, or -1 if an
  * input of the recipe cannot be used. */
@@ -49,4 +50,4 @@ void recipe_variant_explain(struct recipe_variants *variants, const struct recip
                             size_t count, struct problems *problems);
 
 /* The keys that a rule reads, separated by spaces. */
-const char *recipe_rule_keys(int rule);
+const char *recipe_rule_keys(const struct recipe_addition *more, int rule);

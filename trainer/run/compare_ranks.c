@@ -65,25 +65,27 @@ static enum status add_program(struct facts *facts)
 /* Adds a checksum of the values of each section. */
 static void add_sections(struct facts *facts, const struct recipe *recipe)
 {
-    for (int s = 0; s < recipe_section_count; s++) {
+    for (int s = 0; s < recipe_section_total(recipe->addition); s++) {
         struct text values = {0};
-        for (int i = 0; i < recipe_row_count; i++)
-            if (recipe_row_in_section(&recipe_rows[i], recipe_sections[s].name)) {
-                recipe_value_text(recipe, &recipe_rows[i], &values);
+        for (int i = 0; i < recipe_row_total(recipe->addition); i++)
+            if (recipe_row_in_section(recipe_row_at(recipe->addition, i),
+                                      recipe_section_at(recipe->addition, s)->name)) {
+                recipe_value_text(recipe, recipe_row_at(recipe->addition, i), &values);
                 text_add(&values, "\n");
             }
-        add_checksum(facts, recipe_sections[s].name, text_chars(&values), values.length)->is_section = true;
+        add_checksum(facts, recipe_section_at(recipe->addition, s)->name, text_chars(&values), values.length)
+            ->is_section = true;
         text_free(&values);
     }
 }
 
 static void add_keys(struct facts *facts, const struct recipe *recipe, const char *section)
 {
-    for (int i = 0; i < recipe_row_count; i++)
-        if (recipe_row_in_section(&recipe_rows[i], section)) {
+    for (int i = 0; i < recipe_row_total(recipe->addition); i++)
+        if (recipe_row_in_section(recipe_row_at(recipe->addition, i), section)) {
             struct text value = {0};
-            recipe_value_text(recipe, &recipe_rows[i], &value);
-            add_fact(facts, recipe_rows[i].key, text_chars(&value));
+            recipe_value_text(recipe, recipe_row_at(recipe->addition, i), &value);
+            add_fact(facts, recipe_row_at(recipe->addition, i)->key, text_chars(&value));
             text_free(&value);
         }
 }

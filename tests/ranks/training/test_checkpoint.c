@@ -11,6 +11,7 @@
  * convert FOLDER: loads the checkpoint FOLDER with its own recipe, on one rank and on all, and saves it
  * again in converted-1 and converted-all.
  * A rank that detects an error returns, and the world ends with its message. */
+#include "planner/recipe/planned_recipe.h"
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/data/dataset.h"
@@ -85,21 +86,19 @@ struct checkpoint_run {
 static enum status run_open(const char *device, const struct layout_case *layout, int family, int process,
                             struct checkpoint_run *out)
 {
-    const char *overrides[MAX_OVERRIDES];
     char device_key[64], data_key[64];
-    size_t count = 0;
+    const char *overrides[MAX_OVERRIDES] = {device_key, data_key, "cluster.threads_per_rank=1"};
+    size_t count = 3;
     snprintf(device_key, sizeof device_key, "cluster.device=%s", device);
     snprintf(data_key, sizeof data_key, "data.train=data-%d", process);
-    overrides[count++] = device_key;
-    overrides[count++] = data_key;
-    overrides[count++] = "cluster.threads_per_rank=1";
     for (int i = 0; families[family][i] != NULL; i++)
         overrides[count++] = families[family][i];
     for (int i = 0; layout->overrides[i] != NULL; i++)
         overrides[count++] = layout->overrides[i];
     struct problems problems = {0};
     *out = (struct checkpoint_run){.steps = STEPS};
-    enum status status = recipe_load("recipe.yaml", overrides, count, layout->size, &out->recipe, &problems);
+    enum status status =
+        planned_recipe_load("recipe.yaml", overrides, count, layout->size, &out->recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     TRY(status);
@@ -543,7 +542,7 @@ static enum status convert_on(const char *folder, const char *save, bool alone)
     snprintf(recipe, sizeof recipe, "%s/recipe.yaml", folder);
     snprintf(save_key, sizeof save_key, "checkpoint.save=%s", save);
     const char *overrides[] = {save_key, "cluster.threads_per_rank=1", "tp=1"};
-    enum status status = recipe_load(recipe, overrides, alone ? 3 : 2, 0, &r.recipe, &problems);
+    enum status status = planned_recipe_load(recipe, overrides, alone ? 3 : 2, 0, &r.recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     TRY(status);

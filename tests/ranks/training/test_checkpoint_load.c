@@ -4,6 +4,7 @@
  * After a change of the batch size no sample is repeated or skipped. Ranks agree on whether they have memory
  * for messages. */
 #include "base/file.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -65,7 +66,7 @@ static enum status episode_open(const char *const *keys, const char *more, struc
         overrides[count++] = more;
     struct problems problems = {0};
     *out = (struct episode){.loads = true};
-    enum status status = recipe_load("recipe.yaml", overrides, count, 0, &out->recipe, &problems);
+    enum status status = planned_recipe_load("recipe.yaml", overrides, count, 0, &out->recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     TRY(status);

@@ -3,6 +3,7 @@
  * for byte, past the end of the context window and up to the end-of-document token, with a two-byte
  * tokenizer vocabulary too. An early checkpoint must generate other text, or the test would
  * not detect that nothing was loaded. */
+#include "planner/recipe/planned_recipe.h"
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/data/dataset.h"
@@ -103,7 +104,7 @@ static enum status load(const struct fixture *fixture, const char *const *overri
     snprintf(run, sizeof run, "logging.run_dir=%s", fixture->run);
     for (size_t i = 0; i < count; i++)
         all[i + 1] = overrides[i];
-    enum status status = recipe_load(fixture->recipe, all, count + 1, 0, out, &problems);
+    enum status status = planned_recipe_load(fixture->recipe, all, count + 1, 0, out, &problems);
     problems_print(&problems, stdout);
     problems_free(&problems);
     return status;

@@ -12,6 +12,7 @@
  * FOLDER holds the golden files; LAYOUT is the number of the only layout to run; CASES are hexadecimal digits:
  * run only those files. */
 #include "planner/plan/memory_plan.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tests/ranks/training/golden.h"
 #include "trainer/engine/step.h"
 
@@ -320,7 +321,7 @@ static enum status load_recipe(const struct golden *golden, const struct mesh_ca
         overrides[count++] = override;
     struct problems problems = {0};
     if (status == OK)
-        status = recipe_load(path, overrides, count, 0, out, &problems);
+        status = planned_recipe_load(path, overrides, count, 0, out, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     if (file >= 0)

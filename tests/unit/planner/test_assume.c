@@ -4,6 +4,7 @@
 
 #include "planner/assume/assume.h"
 #include "planner/cost/cost.h"
+#include "trainer/recipe/recipe.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -291,12 +292,12 @@ Test(assume, attention_of_each_gpu)
     profile_destroy(p);
 }
 
-static void expect_layers(const struct model_config *model, enum assumed_partition partition,
+static void expect_layers(const struct model_config *model, enum stage_partition partition,
                           const int64_t *expected, int64_t stages)
 {
     int64_t sum = 0;
     for (int64_t s = 0; s < stages; s++) {
-        const int64_t here = assume_stage_layers(model, partition, stages, s);
+        const int64_t here = partition_stage_layers(model, partition, stages, s);
         cr_expect(expected == NULL || here == expected[s], "stage %lld of %lld: %lld layers", (long long)s,
                   (long long)stages, (long long)here);
         cr_expect_geq(here, 0);
@@ -315,16 +316,16 @@ Test(assume, partitions)
                                  .ffn_hidden_size = 9216,
                                  .vocab_size = 51200};
     // Zero Bubble (ICLR 2024), table 3: 22 layers on 8 stages, the first and the last with one less.
-    expect_layers(&model, ASSUME_PARTITION_EMBEDDING_AS_LAYER, (const int64_t[]){2, 3, 3, 3, 3, 3, 3, 2}, 8);
+    expect_layers(&model, PARTITION_EMBEDDING_AS_LAYER, (const int64_t[]){2, 3, 3, 3, 3, 3, 3, 2}, 8);
     // A vocabulary of 51200 is nearly two of these layers.
-    expect_layers(&model, ASSUME_PARTITION_PARAMETERS, (const int64_t[]){5, 6, 6, 5}, 4);
+    expect_layers(&model, PARTITION_PARAMETERS, (const int64_t[]){5, 6, 6, 5}, 4);
     // 25 modules on 8 stages: four on the first, of which one is the embedding; the last has norm and head.
-    expect_layers(&model, ASSUME_PARTITION_MODULES, (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 1}, 8);
+    expect_layers(&model, PARTITION_MODULES, (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 1}, 8);
     for (int64_t layers = 1; layers <= 40; layers++)
         for (int64_t stages = 1; stages <= layers; stages++) {
             model.num_layers = layers;
-            expect_layers(&model, ASSUME_PARTITION_EMBEDDING_AS_LAYER, NULL, stages);
-            expect_layers(&model, ASSUME_PARTITION_PARAMETERS, NULL, stages);
-            expect_layers(&model, ASSUME_PARTITION_MODULES, NULL, stages);
+            expect_layers(&model, PARTITION_EMBEDDING_AS_LAYER, NULL, stages);
+            expect_layers(&model, PARTITION_PARAMETERS, NULL, stages);
+            expect_layers(&model, PARTITION_MODULES, NULL, stages);
         }
 }

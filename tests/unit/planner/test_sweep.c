@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Constraints of a sweep, its numbering of layouts, and its file. */
+#include "planner/recipe/planned_recipe.h"
 #include "planner/sweep/sweep.h"
 #include "trainer/files/problems.h"
 
@@ -14,7 +15,7 @@ static struct recipe *load(void)
     const char *overrides[] = {"tp=4", "pp=2", "dp=8", "cluster.device=dry"};
     struct problems problems = {0};
     struct recipe *recipe = NULL;
-    cr_assert_eq(recipe_load(BASE, overrides, 4, 0, &recipe, &problems), OK);
+    cr_assert_eq(planned_recipe_load(BASE, overrides, 4, 0, &recipe, &problems), OK);
     problems_free(&problems);
     return recipe;
 }

@@ -3,6 +3,7 @@
  * name. */
 #pragma once
 
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/recipe/recipe.h"
 
 #include <criterion/criterion.h>
@@ -52,7 +53,7 @@ static inline struct loaded load_bytes(const char *yaml, size_t length, const ch
 
     struct loaded loaded = {0};
     struct problems problems = {0};
-    enum status status = recipe_load(path, overrides, count, world, &loaded.recipe, &problems);
+    enum status status = planned_recipe_load(path, overrides, count, world, &loaded.recipe, &problems);
     unlink(path);
     loaded.errors = problems.errors;
     for (size_t i = 0; i < problems.count; i++)

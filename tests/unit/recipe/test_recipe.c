@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reading a recipe: YAML, values, sections, bases, the command line. Every error message is compared in
  * full. */
+#include "planner/recipe/planned_recipe.h"
 #include "tests/unit/recipe/recipe_case.h"
 #include "trainer/recipe/recipe_table.h"
 
@@ -124,7 +125,7 @@ Test(recipe, unique_names_need_no_section)
     for (int i = 0; i < recipe_row_count; i++) { // nothing hides a key at the top
         const struct recipe_row *row = &recipe_rows[i];
         if (recipe_row_section_length(row) == 0)
-            cr_expect_eq(recipe_row_find_dotted(row->key), i, "%s", row->key);
+            cr_expect_eq(recipe_row_find_dotted(&planner_keys, row->key), i, "%s", row->key);
     }
 }
 
@@ -495,7 +496,7 @@ static struct loaded load_files(const char *const (*files)[2], const char *which
     struct loaded loaded = {0};
     struct problems problems = {0};
     size_t count = overrides != NULL ? 1 : 0;
-    enum status status = recipe_load(path.chars, overrides, count, 0, &loaded.recipe, &problems);
+    enum status status = planned_recipe_load(path.chars, overrides, count, 0, &loaded.recipe, &problems);
     cr_assert_eq(status == OK, problems.errors == 0);
     for (size_t i = 0; i < problems.count; i++)
         text_add(&loaded.messages, "%s\n", problems.list[i].text);
@@ -577,7 +578,7 @@ Test(recipe, rejects_endless_files)
 {
     struct recipe *recipe = NULL;
     struct problems problems = {0};
-    cr_assert_eq(recipe_load("/dev/zero", NULL, 0, 0, &recipe, &problems), BAD_RECIPE);
+    cr_assert_eq(planned_recipe_load("/dev/zero", NULL, 0, 0, &recipe, &problems), BAD_RECIPE);
     cr_assert_str_eq(problems.list[0].text, "/dev/zero: is a device, not a regular file; use a file");
     problems_free(&problems);
 }

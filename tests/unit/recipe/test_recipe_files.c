@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The files of a recipe: the recipe itself, if it is not a regular file, and the files that it names. */
 #include "base/text.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tests/fixtures/bpe_fixture.h"
 #include "tests/unit/recipe/recipe_case.h"
 #include "trainer/data/recipe_data.h"
@@ -20,7 +21,7 @@ Test(recipe_files, a_pipe_without_a_writer_is_not_waited_for, .timeout = 20)
     cr_assert_not_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/p.yaml", folder);
     cr_assert_eq(mkfifo(path, 0600), 0);
-    cr_assert_eq(recipe_load(path, NULL, 0, 0, &recipe, &problems), BAD_RECIPE);
+    cr_assert_eq(planned_recipe_load(path, NULL, 0, 0, &recipe, &problems), BAD_RECIPE);
     cr_assert_not_null(strstr(problems.list[0].text, "p.yaml: is a named pipe"), "%s", problems.list[0].text);
     problems_free(&problems);
     unlink(path);
@@ -38,7 +39,7 @@ Test(recipe_files, a_pipe_of_a_shell_is_read)
     cr_assert_eq(write(ends[1], SMALL, strlen(SMALL)), (ssize_t)strlen(SMALL));
     close(ends[1]);
     snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
-    cr_assert_eq(recipe_load(path, NULL, 0, 0, &recipe, &problems), OK, "%s", fail_text());
+    cr_assert_eq(planned_recipe_load(path, NULL, 0, 0, &recipe, &problems), OK, "%s", fail_text());
     close(ends[0]);
     recipe_destroy(recipe);
     problems_free(&problems);
@@ -48,7 +49,7 @@ static int64_t vocab_size_with(const char *const *overrides, size_t count)
 {
     struct recipe *recipe = NULL;
     struct problems problems = {0};
-    cr_assert_eq(recipe_load_text("r.yaml", SMALL, overrides, count, 0, &recipe, &problems), OK, "%s",
+    cr_assert_eq(planned_recipe_load_text("r.yaml", SMALL, overrides, count, &recipe, &problems), OK, "%s",
                  problems.count > 0 ? problems.list[0].text : "");
     const int64_t size = recipe->model.vocab_size;
     recipe_destroy(recipe);
@@ -91,7 +92,7 @@ Test(recipe_files, the_size_of_the_vocabulary_is_the_tokenizers)
     struct recipe *recipe = NULL;
     struct problems problems = {0};
     cr_assert_eq(file_write_atomic(path, "x", 1), OK); // merges that are none
-    cr_assert_eq(recipe_load_text("r.yaml", SMALL, gpt2, 3, 0, &recipe, &problems), BAD_RECIPE);
+    cr_assert_eq(planned_recipe_load_text("r.yaml", SMALL, gpt2, 3, &recipe, &problems), BAD_RECIPE);
     cr_assert(strstr(problems.list[0].text, "tokenizer.vocab_file and merge_file: ") != NULL &&
                   strstr(problems.list[0].text, path) != NULL,
               "%s", problems.list[0].text);
@@ -114,7 +115,7 @@ Test(recipe_files, a_vocabulary_larger_than_the_models_is_refused)
         const char *const overrides[] = {
             "tokenizer.tokenizer_type=HuggingFaceTokenizer",
             "tokenizer.tokenizer_model=" SOURCE_ROOT "/tests/fixtures/tokenizers/llama3.json", vocab};
-        cr_assert_eq(recipe_load_text("r.yaml", SMALL, overrides, 3, 0, &recipe, &problems), OK, "%s",
+        cr_assert_eq(planned_recipe_load_text("r.yaml", SMALL, overrides, 3, &recipe, &problems), OK, "%s",
                      problems.count > 0 ? problems.list[0].text : "");
         cr_assert_eq(recipe_create_tokenizer(recipe, &tokenizer), size == 461 ? OK : BAD_RECIPE);
         if (size == 460) {
@@ -152,7 +153,11 @@ Test(recipe_files, missing_files_are_reported_together)
     close(file);
     struct recipe *recipe = NULL;
     struct problems problems = {0};
-    cr_assert_eq(recipe_load_with_files(path, overrides, 7, 0, &recipe, &problems), BAD_RECIPE);
+    cr_assert_eq(
+        recipe_load(
+            &(struct recipe_input){.path = path, .overrides = overrides, .override_count = 7, .runs = true},
+            &recipe, &problems),
+        BAD_RECIPE);
     for (size_t e = 0; e < sizeof expected / sizeof *expected; e++) {
         int found = 0;
         for (size_t i = 0; i < problems.count; i++)

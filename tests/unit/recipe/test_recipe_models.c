@@ -5,6 +5,7 @@
  * and BloomForCausalLM. A wrong digit in a recipe, or in the declaration of a parameter, changes them. */
 #include "base/file.h"
 #include "layers/parameters/param.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tests/unit/recipe/recipe_case.h"
 
 #include <glob.h>
@@ -65,7 +66,7 @@ static struct recipe *load_model(const char *path)
 {
     struct recipe *recipe = NULL;
     struct problems problems = {0};
-    const enum status status = recipe_load(path, NULL, 0, 0, &recipe, &problems);
+    const enum status status = planned_recipe_load(path, NULL, 0, 0, &recipe, &problems);
     problems_print(&problems, stderr);
     cr_assert(status == OK && problems.count == 0, "%s", path);
     problems_free(&problems);

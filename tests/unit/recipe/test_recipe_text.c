@@ -4,6 +4,7 @@
 #include "tests/unit/recipe/recipe_case.h"
 
 #include "base/philox.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/commands.h"
 #include "trainer/recipe/recipe_table.h"
 
@@ -188,10 +189,11 @@ Test(recipe_text, every_key_has_its_origin)
     for (const char *at = text.chars; (at = strstr(at, " # ")) != NULL; at++)
         keys++;
     struct text page = {0};
-    recipe_reference(&page);
+    recipe_reference(&planner_keys, &page);
     for (const char *at = strstr(page.chars, "\n## Top level\n"); (at = strstr(at, "\n| `")) != NULL; at++)
         rows++;
-    cr_assert(rows == (size_t)recipe_row_count && keys == rows - 1, "%zu rows, %zu keys", rows, keys);
+    cr_assert(rows == (size_t)recipe_row_total(&planner_keys) && keys == rows - 1, "%zu rows, %zu keys", rows,
+              keys);
     text_free(&page);
     text_free(&text);
     loaded_free(&l);
@@ -200,7 +202,7 @@ Test(recipe_text, every_key_has_its_origin)
 Test(recipe_text, the_reference_page_is_current)
 {
     struct text page = {0}, file = {0};
-    recipe_reference(&page);
+    recipe_reference(&planner_keys, &page);
     cr_assert_eq(file_read(SOURCE_ROOT "/docs/recipe.md", &file), OK, "%s", fail_text());
     cr_assert(strcmp(page.chars, text_chars(&file)) == 0,
               "docs/recipe.md is not current; run: cuboid recipe --reference > docs/recipe.md");
@@ -212,7 +214,7 @@ Test(recipe_text, the_reference_page_is_current)
 Test(recipe_text, the_reference_page_has_common_keys_first)
 {
     struct text page = {0};
-    recipe_reference(&page);
+    recipe_reference(&planner_keys, &page);
     const char *common = strstr(page.chars, "\n## Common keys\n"),
                *top = strstr(page.chars, "\n## Top level\n");
     cr_assert(common != NULL && common < top && top < strstr(page.chars, "\n## cluster\n"));
@@ -234,7 +236,7 @@ Test(recipe_text, every_recipe_of_the_repository_loads)
     for (size_t i = 0; i < found.gl_pathc; i++) {
         struct recipe *recipe = NULL;
         struct problems problems = {0};
-        enum status status = recipe_load(found.gl_pathv[i], NULL, 0, 0, &recipe, &problems);
+        enum status status = planned_recipe_load(found.gl_pathv[i], NULL, 0, 0, &recipe, &problems);
         problems_print(&problems, stderr);
         cr_assert(status == OK && problems.count == 0, "%s", found.gl_pathv[i]);
         expect_round_trip(recipe);
@@ -247,13 +249,16 @@ Test(recipe_text, every_recipe_of_the_repository_loads)
 Test(recipe_text, the_table_is_consistent)
 {
     size_t in_sections = 0;
-    for (int s = 0; s < recipe_section_count; s++)
-        for (int i = 0; i < recipe_row_count; i++)
-            in_sections += recipe_row_in_section(&recipe_rows[i], recipe_sections[s].name) ? 1 : 0;
-    cr_assert_eq((int)in_sections, recipe_row_count, "every row is in one section");
-    for (int i = 0; i < recipe_row_count; i++) {
-        const struct recipe_row *row = &recipe_rows[i];
-        cr_assert_eq(recipe_row_index(row->key), i, "%s is listed twice", row->key);
+    for (int s = 0; s < recipe_section_total(&planner_keys); s++)
+        for (int i = 0; i < recipe_row_total(&planner_keys); i++)
+            in_sections += recipe_row_in_section(recipe_row_at(&planner_keys, i),
+                                                 recipe_section_at(&planner_keys, s)->name)
+                               ? 1
+                               : 0;
+    cr_assert_eq((int)in_sections, recipe_row_total(&planner_keys), "every row is in one section");
+    for (int i = 0; i < recipe_row_total(&planner_keys); i++) {
+        const struct recipe_row *row = recipe_row_at(&planner_keys, i);
+        cr_assert_eq(recipe_row_find_dotted(&planner_keys, row->key), i, "%s is listed twice", row->key);
         cr_assert(strlen(row->help) > 0 && row->help[strlen(row->help) - 1] == '.', "%s", row->key);
         cr_assert_eq(strchr(row->help, '|'), NULL, "%s would break the page's table", row->key);
         // A key is given, derived or has a default.
@@ -264,7 +269,8 @@ Test(recipe_text, the_table_is_consistent)
             size_t length = strcspn(at, " ");
             snprintf(alias, sizeof alias, "%.*s", (int)length, at);
             snprintf(section, sizeof section, "%.*s", (int)recipe_row_section_length(row), row->key);
-            cr_assert_eq(recipe_row_find(section, alias), i, "%s is also an alias of another key", alias);
+            cr_assert_eq(recipe_row_find(&planner_keys, section, alias), i,
+                         "%s is also an alias of another key", alias);
             at += length;
         }
     }

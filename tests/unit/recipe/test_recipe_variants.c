@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A variant is the recipe that recipe_load() makes of the same files and overrides. */
+/* A variant is the recipe that planned_recipe_load() makes of the same files and overrides. */
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/files/problems.h"
 #include "trainer/recipe/recipe_variants.h"
 
@@ -59,7 +60,7 @@ static enum status load(const struct variant *variant, struct text *resolved, st
         snprintf(words[i], sizeof words[i], "%s=%s", variant->key[i], variant->value[i]);
         overrides[i] = words[i];
     }
-    const enum status status = recipe_load(BASE, overrides, count_of(variant), 0, &recipe, &problems);
+    const enum status status = planned_recipe_load(BASE, overrides, count_of(variant), 0, &recipe, &problems);
     if (status == OK)
         recipe_resolved_text(recipe, resolved);
     for (size_t i = 0; i < problems.count; i++)
@@ -76,7 +77,7 @@ static struct recipe_change change_of(const struct variant *variant, size_t i)
     struct node *value = *variant->value[i] == '['
                              ? yaml_parse("value", variant->value[i], strlen(variant->value[i]), &problems)
                              : node_scalar(variant->value[i]);
-    return (struct recipe_change){recipe_key(variant->key[i]), value};
+    return (struct recipe_change){recipe_key(&planner_keys, variant->key[i]), value};
 }
 
 static enum status vary(struct recipe_variants *all, const struct variant *variant, struct text *resolved,
@@ -107,7 +108,7 @@ Test(recipe_variants, equal_loaded_recipes)
     struct recipe_variants *all = NULL;
     struct problems problems = {0};
     int refused = 0;
-    cr_assert_eq(recipe_variants_open(BASE, NULL, 0, 0, &all, &problems), OK);
+    cr_assert_eq(recipe_variants_open(&planner_keys, BASE, NULL, 0, 0, &all, &problems), OK);
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         struct text loaded[2] = {{0}}, varied[2] = {{0}};
         int rule;
@@ -116,7 +117,7 @@ Test(recipe_variants, equal_loaded_recipes)
         cr_expect_str_eq(text_chars(&varied[0]), text_chars(&loaded[0]), "variant %zu", i);
         cr_expect_str_eq(text_chars(&varied[1]), text_chars(&loaded[1]), "variant %zu", i);
         refused += status != OK;
-        cr_expect(status == OK || rule < 0 || strlen(recipe_rule_keys(rule)) > 0);
+        cr_expect(status == OK || rule < 0 || strlen(recipe_rule_keys(&planner_keys, rule)) > 0);
         for (int k = 0; k < 2; k++) {
             text_free(&loaded[k]);
             text_free(&varied[k]);
@@ -132,7 +133,7 @@ Test(recipe_variants, report_problems_of_the_files)
     struct recipe_variants *all = NULL;
     struct problems problems = {0};
     const char *overrides[] = {"model.depth=3", "tp=x"};
-    cr_expect_eq(recipe_variants_open(BASE, overrides, 2, 0, &all, &problems), BAD_RECIPE);
+    cr_expect_eq(recipe_variants_open(&planner_keys, BASE, overrides, 2, 0, &all, &problems), BAD_RECIPE);
     cr_expect_eq(problems.errors, 2);
     problems_free(&problems);
 }
@@ -141,7 +142,8 @@ Test(recipe_variants, refuse_a_value)
 {
     struct text why = {0};
     struct node *node = node_scalar("-3");
-    cr_expect(!recipe_change_is_valid(&(struct recipe_change){recipe_key("tp"), node}, &why));
+    cr_expect(!recipe_change_is_valid(&planner_keys,
+                                      &(struct recipe_change){recipe_key(&planner_keys, "tp"), node}, &why));
     cr_expect(strstr(why.chars, "-3") != NULL, "%s", why.chars);
     text_free(&why);
     node_free(node);

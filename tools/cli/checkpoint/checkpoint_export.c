@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid checkpoint export: a checkpoint as a model of Hugging Face's transformers library. */
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -61,7 +62,7 @@ static enum status load_recipe(const char *folder, const struct text *overrides,
     text_add(&path, "%s/recipe.yaml", folder);
     for (int i = 0; i < count; i++)
         list[i + 1] = overrides[i].chars;
-    enum status status = recipe_load(path.chars, list, count + 1, 0, out, &problems);
+    enum status status = planned_recipe_load(path.chars, list, count + 1, 0, out, &problems);
     if (status != OK) {
         problems_print(&problems, stderr);
         status = fail(status, "checkpoint export: %s is not valid", path.chars);

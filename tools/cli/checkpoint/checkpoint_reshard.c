@@ -2,6 +2,7 @@
 /* Writes the files that a run on another layout would write, with the values of the checkpoint. The layout is
  * that of the checkpoint's recipe with the given keys. */
 #include "base/file.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -70,7 +71,7 @@ static enum status load_layout(struct reshard *r, const char *const *keys, int c
         all[i] = keys[i];
     all[count] = "cluster.device=dry"; // the layout does not depend on it, and no device is needed
     text_add(&path, "%s/recipe.yaml", r->folder);
-    enum status status = recipe_load(path.chars, all, (size_t)count + 1, 0, &r->recipe, &problems);
+    enum status status = planned_recipe_load(path.chars, all, (size_t)count + 1, 0, &r->recipe, &problems);
     if (status != OK)
         problems_print(&problems, stderr);
     if (status != OK)

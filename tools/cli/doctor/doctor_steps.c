@@ -6,6 +6,7 @@
 #include "kernels/observe.h"
 #include "parallel/comm.h"
 #include "planner/plan/memory_plan.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/doctor/doctor_time.h"
 #include "trainer/engine/rank.h"
 #include "trainer/engine/step.h"
@@ -227,7 +228,7 @@ static enum status recipe_of(const struct small_model *model, const char *family
              model->layers, model->hidden, model->hidden / model->head_dim / shards, model->head_dim,
              inner / shards, model->sequence, 16 * model->hidden / shards, family, MAX_STEPS, rows,
              rows * MICROBATCHES, dtype, threads);
-    enum status status = recipe_load_text("doctor.yaml", text_chars(&text), NULL, 0, 0, out, &problems);
+    enum status status = planned_recipe_load_text("doctor.yaml", text_chars(&text), NULL, 0, out, &problems);
     if (status != OK)
         status = fail(status, "%s", problems.count > 0 ? problems.list[0].text : "doctor.yaml");
     problems_free(&problems);

@@ -3,6 +3,7 @@
 
 #include "base/process.h"
 
+#include "planner/recipe/planned_recipe.h"
 #include "trainer/run/run_summary.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *fo
     va_start(arguments, format);
     vsnprintf(chars, sizeof chars, format, arguments);
     va_end(arguments);
-    overrides_set(overrides, chars);
+    overrides_set(&planner_keys, overrides, chars);
 }
 
 /* Collects the overrides of the request, and those of a short run on random tokens. */
@@ -50,9 +51,9 @@ static void make_overrides(const struct measure *measure, const struct measure_r
         "data.eod_mask_loss=false",
     };
     for (size_t i = 0; i < request->overrides->count; i++)
-        overrides_set(out, request->overrides->list[i]);
+        overrides_set(&planner_keys, out, request->overrides->list[i]);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        overrides_set(out, fixed[i]);
+        overrides_set(&planner_keys, out, fixed[i]);
     set(out, "model.vocab_size=%lld", (long long)request->recipe->model.vocab_size);
     set(out, "train.train_iters=%lld", (long long)measure->options.steps);
     set(out, "logging.run_dir=%s/runs/%lld", measure->options.dir, (long long)request->number);

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "parallel/launcher.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -179,7 +180,7 @@ static bool sets_ranks(const char *override)
         return false;
     memcpy(name, override, length);
     name[length] = '\0';
-    const char *key = recipe_key(name);
+    const char *key = recipe_key(&planner_keys, name);
     return key != NULL && (strcmp(key, "parallel.tensor_parallel_size") == 0 ||
                            strcmp(key, "parallel.pipeline_parallel_size") == 0);
 }

@@ -2,6 +2,7 @@
 #include "tools/cli/model/model_argument.h"
 
 #include "base/text.h"
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
@@ -92,7 +93,7 @@ static int list_tokenizer_overrides(const char *folder, const char *path,
     struct recipe *recipe = NULL;
     struct problems problems = {0};
     int count = 0;
-    if (recipe_load(path, no_device, 1, 0, &recipe, &problems) == OK)
+    if (planned_recipe_load(path, no_device, 1, 0, &recipe, &problems) == OK)
         count = pretrained_tokenizer_in(folder, recipe, out);
     problems_free(&problems);
     recipe_destroy(recipe);

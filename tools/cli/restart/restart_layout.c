@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/plan/step_plan.h"
+#include "planner/recipe/planned_recipe.h"
 #include "planner/schedule/choose_schedule.h"
 #include "tools/cli/restart/restart.h"
 
@@ -19,7 +20,7 @@ static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *fo
     va_start(arguments, format);
     vsnprintf(chars, sizeof chars, format, arguments);
     va_end(arguments);
-    overrides_set(overrides, chars);
+    overrides_set(&planner_keys, overrides, chars);
 }
 
 /* The fewest nodes that `ranks` fill evenly, with at most per_node each; 0: none of up to `nodes`. */
@@ -38,7 +39,7 @@ static void make_overrides(const struct start *start, const struct layout *layou
     const struct recipe_cluster *cluster = &start->recipe->cluster;
     const struct recipe_checkpoint *checkpoint = &start->recipe->checkpoint;
     for (size_t i = 0; i < start->overrides->count; i++)
-        overrides_set(out, start->overrides->list[i]);
+        overrides_set(&planner_keys, out, start->overrides->list[i]);
     set(out, "parallel.data_parallel_size=%d", layout->dp);
     if (cluster->nodes > 0)
         set(out, "cluster.nodes=%d", layout->nodes);

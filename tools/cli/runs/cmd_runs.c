@@ -2,6 +2,7 @@
 /* cuboid runs: finished runs, compared by metrics.jsonl and recipe.yaml of their folders. */
 #include "tools/cli/commands.h"
 
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/options.h"
 #include "tools/cli/published_csv.h"
 #include "tools/cli/recipe_argument.h"
@@ -48,9 +49,9 @@ static enum status load_recipe(const char *path, struct recipe **out, struct pro
 {
     static const char *const none[] = {"cluster.profile=none", "pipeline.auto_times=given"};
     struct problems others = {0};
-    enum status status = recipe_load(path, NULL, 0, 0, out, problems);
+    enum status status = planned_recipe_load(path, NULL, 0, 0, out, problems);
     if (status == BAD_RECIPE)
-        status = recipe_load(path, none, 2, 0, out, &others);
+        status = planned_recipe_load(path, none, 2, 0, out, &others);
     problems_free(&others);
     return status;
 }

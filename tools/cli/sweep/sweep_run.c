@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/sweep/sweep_run.h"
 
+#include "planner/recipe/planned_recipe.h"
 #include "tools/cli/submit/submit.h"
 #include "tools/cli/sweep/sweep_slurm.h"
 
@@ -19,11 +20,11 @@ static void make_overrides(const struct runner *runner, int64_t number, struct r
     const struct sweep_file *file = runner->sweep->file;
     for (size_t i = 0; i < runner->options->override_count; i++)
         if (strcmp(runner->options->overrides[i], "cluster.device=dry") != 0)
-            overrides_set(out, runner->options->overrides[i]);
+            overrides_set(&planner_keys, out, runner->options->overrides[i]);
     for (int i = 0; i < file->axis_count; i++) {
         struct text word = {0};
         text_add(&word, "%s=%s", file->axes[i].key, file->axes[i].texts[sweep_value(file, number, i)]);
-        overrides_set(out, word.chars);
+        overrides_set(&planner_keys, out, word.chars);
         text_free(&word);
     }
 }
@@ -225,7 +226,7 @@ static enum status check_assumptions(const struct sweep *sweep, const struct swe
     struct recipe *recipe = NULL;
     struct text assumed = {0}, text = {0};
     TRY(sweep_recipe(sweep, layout->number, &recipe));
-    recipe_assumed_text(recipe, &assumed);
+    planned_assumed_text(recipe, &assumed);
     sweep_layout_text(sweep->file, layout->number, &text);
     enum status status = OK;
     if (assumed.length > 0)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/table/table_argument.h"
+#include "planner/recipe/planned_recipe.h"
 
 #include <errno.h>
 #include <string.h>
@@ -56,8 +57,8 @@ enum status table_check_shared(const char *recipe, const char *const *overrides,
         char name[RECIPE_KEY_CHARS];
         const size_t length = strcspn(overrides[i], "=");
         snprintf(name, sizeof name, "%.*s", (int)length, overrides[i]);
-        const char *near = recipe_key_near(name);
-        if (length >= sizeof name || recipe_key(name) == NULL)
+        const char *near = recipe_key_near(&planner_keys, name);
+        if (length >= sizeof name || recipe_key(&planner_keys, name) == NULL)
             return fail(BAD_USAGE, "unknown key %s%s%s%s", name, near != NULL ? "; did you mean " : "",
                         near != NULL ? near : "", near != NULL ? "?" : "");
     }

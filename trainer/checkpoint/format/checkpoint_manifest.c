@@ -46,7 +46,7 @@ static bool value_in_manifest(const struct manifest *m, const char *dotted, stru
 {
     const struct manifest_key *found = find_key(m, strchr(dotted, '.') + 1);
     if (found == NULL)
-        return recipe_default_text(dotted, out);
+        return recipe_default_text(NULL, dotted, out);
     text_add(out, "%s", found->value);
     return true;
 }

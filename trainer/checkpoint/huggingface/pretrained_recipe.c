@@ -91,7 +91,8 @@ enum status pretrained_recipe(const struct pretrained_config *config, const char
     text_add(&text, "\ntrain: {global_batch_size: 1, train_iters: 0}\noptimizer: {lr: 1.0e-5}\n"
                     "data: {mock_data: true}\n");
     pretrained_tokenizer_yaml(type, tokenizer, &text);
-    enum status status = recipe_load_text(path, text_chars(&text), NULL, 0, 0, out, &problems);
+    enum status status =
+        recipe_load(&(struct recipe_input){.path = path, .text = text_chars(&text)}, out, &problems);
     if (status != OK)
         status = fail(BAD_CHECKPOINT, "%s", first_error(&problems));
     problems_free(&problems);
