@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "parallel/transports/store/store_server.h"
 
@@ -15,6 +16,7 @@
 
 static const double CLOSE_S = 10.0;       // for the other processes to close theirs
 static const double CLOSE_FAILED_S = 0.3; // for the others to be notified
+static const double NOTICE = 1.0 / 60.0;  // of the time limit has passed: the wait is reported
 enum { RETRY_MS = 20, WELCOME_MS = 2000 };
 
 struct store {
@@ -128,14 +130,21 @@ static enum status start_first(const struct store_options *options, struct store
     return write_address(store, &address);
 }
 
-/* Connects to rank 0, and shows it the secret. -1: not yet. */
-static int connect_first(const struct store_options *options, const char *path, uint8_t *secret)
+/* Connects to rank 0, and shows it the secret. -1: not yet, with the reason. */
+static int connect_first(const struct store_options *options, const char *path, uint8_t *secret,
+                         struct text *why)
 {
     struct address address;
     struct store_hello hello = {.node = ""};
     struct wire_message m = {0};
-    if (!read_address(options->folder, path, &address))
+    text_free(why);
+    if (!read_address(options->folder, path, &address)) {
+        text_add(why, "%s is not there: all processes must use the folder %s", path, options->folder);
         return -1;
+    }
+    text_add(why, "no answer from %s port %d; the other nodes must reach %s", address.host, address.port,
+             options->launcher->host[0] != 0 ? "MASTER_ADDR, an address of rank 0's node"
+                                             : "rank 0's node by its host name");
     int file = wire_connect(address.host, address.port);
     if (file < 0)
         return -1;
@@ -154,10 +163,26 @@ static int connect_first(const struct store_options *options, const char *path, 
     return -1;
 }
 
-static enum status late(const struct store_options *options, const char *what)
+/* Connects to rank 0 within the time limit. */
+static enum status wait_for_first(const struct store_options *options, const char *path,
+                                  struct store_server_options *server)
 {
-    return fail(PEER_LOST, "%s has not started within %.0f s; all processes must use the folder %s", what,
-                options->start_s, options->folder);
+    const double begun = clock_s();
+    bool reported = false;
+    AUTO(text) why = {0};
+    for (;;) {
+        server->upstream = connect_first(options, path, server->secret, &why);
+        if (server->upstream >= 0)
+            return OK;
+        const double waited = clock_s() - begun;
+        if (waited > options->start_s)
+            return fail(PEER_LOST, "rank 0 has not been reached within %.0f s: %s", options->start_s,
+                        why.chars);
+        if (waited > NOTICE * options->start_s && !reported)
+            print_line(stderr, "node %s waits for rank 0: %s", options->launcher->node, why.chars);
+        reported |= waited > NOTICE * options->start_s;
+        poll(NULL, 0, RETRY_MS);
+    }
 }
 
 /* The first process of each node has its server. */
@@ -168,19 +193,13 @@ static enum status start_server(const struct store_options *options, struct stor
                                           .tcp = -1,
                                           .upstream = -1,
                                           .absent = options->launcher->size - options->local_size};
-    const double until = clock_s() + options->start_s;
     enum status status = wire_claim_local(name, &server.claim)
                              ? wire_listen_local(name, &server.local)
                              : fail(IO_ERROR, "an earlier start of this job has not ended on this node");
     if (status == OK && store->is_first)
         status = start_first(options, store, &server);
-    while (status == OK && !store->is_first && server.upstream < 0) {
-        server.upstream = connect_first(options, store->path.chars, server.secret);
-        if (server.upstream < 0 && clock_s() > until)
-            status = late(options, "rank 0");
-        if (server.upstream < 0)
-            poll(NULL, 0, RETRY_MS);
-    }
+    else if (status == OK)
+        status = wait_for_first(options, store->path.chars, &server);
     if (status == OK)
         return store_server_start(&server, &store->server);
     const int files[] = {server.local, server.claim, server.tcp};
@@ -203,7 +222,8 @@ static enum status open_store(const struct store_options *options, struct store 
         if (store->file >= 0)
             return OK;
         if (clock_s() > until)
-            return late(options, "the first process of this node");
+            return fail(PEER_LOST, "the first process of this node has not started within %.0f s",
+                        options->start_s);
         poll(NULL, 0, RETRY_MS);
     }
 }

@@ -6,6 +6,7 @@
 #include "parallel/transports/store/store_server.h"
 
 #include <criterion/criterion.h>
+#include <criterion/redirect.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -138,7 +139,8 @@ Test(store, one_node_opens_no_port)
     store_close(store, false);
 }
 
-static enum status open_as(int rank, const char *folder, double start_s, struct store **out)
+/* host: of rank 0, as given by the launcher; "": its host name. */
+static enum status open_at(const char *host, int rank, const char *folder, double start_s, struct store **out)
 {
     struct launcher launcher = {.name = "srun", .size = RANKS, .rank = rank, .node = "n0"};
     const struct store_options options = {
@@ -146,7 +148,13 @@ static enum status open_as(int rank, const char *folder, double start_s, struct 
     launcher.local_rank = rank % NODE_RANKS;
     snprintf(launcher.job, sizeof launcher.job, "job %s", folder);
     snprintf(launcher.node, sizeof launcher.node, "n%d", rank / NODE_RANKS);
+    snprintf(launcher.host, sizeof launcher.host, "%s", host);
     return store_open(&options, out);
+}
+
+static enum status open_as(int rank, const char *folder, double start_s, struct store **out)
+{
+    return open_at("", rank, folder, start_s, out);
 }
 
 /* A rank asks for a value of its node, for which its server then asks that of rank 0. The node ends as soon
@@ -217,12 +225,46 @@ Test(store, stale_file)
     kill(child, SIGKILL);
     cr_assert_eq(waitpid(child, NULL, 0), child);
     cr_expect_eq(open_as(2, folder, 0.2, &store), PEER_LOST);
-    cr_expect_not_null(strstr(fail_text(), "rank 0 has not started within"), "%s", fail_text());
+    cr_expect_not_null(strstr(fail_text(), "rank 0 has not been reached within 0 s: no answer from "), "%s",
+                       fail_text());
+    cr_expect_not_null(strstr(fail_text(), "rank 0's node by its host name"), "%s", fail_text());
     cr_expect_eq(open_as(1, folder, 0.2, &store), PEER_LOST);
     cr_expect_not_null(strstr(fail_text(), "the first process of this node"), "%s", fail_text());
     run_all(processes, folder, -1);
     for (int r = 0; r < RANKS; r++)
         cr_expect_eq(processes[r].status, OK, "rank %d: %s", r, processes[r].why);
+    cr_expect_eq(rmdir(folder), 0);
+}
+
+/* ---- a rank 0 that is not reached ---- */
+
+static bool stderr_has(const char *words)
+{
+    char line[512];
+    bool found = false;
+    while (fgets(line, sizeof line, cr_get_redirected_stderr()) != NULL)
+        found |= strstr(line, words) != NULL;
+    return found;
+}
+
+/* The wait is reported before it ends: a folder that the nodes do not share, and an address that is none of
+ * IPv4 (so that no packet leaves this machine). */
+Test(store, not_reached, .init = cr_redirect_stderr)
+{
+    char folder[] = "/tmp/cuboid-store-XXXXXX";
+    struct store *store = NULL, *first = NULL;
+    make_folder(folder);
+    cr_expect_eq(open_as(2, folder, 0.2, &store), PEER_LOST);
+    cr_expect_not_null(
+        strstr(fail_text(), " is not there: all processes must use the folder /tmp/cuboid-store-"), "%s",
+        fail_text());
+    cr_assert_eq(open_at("::1", 0, folder, 5.0, &first), OK);
+    cr_expect_eq(open_at("::1", 2, folder, 0.2, &store), PEER_LOST);
+    cr_expect_not_null(strstr(fail_text(), "no answer from ::1 port "), "%s", fail_text());
+    cr_expect_not_null(strstr(fail_text(), "MASTER_ADDR"), "%s", fail_text());
+    fflush(stderr);
+    cr_expect(stderr_has("node n1 waits for rank 0: no answer from ::1 port "));
+    store_close(first, true);
     cr_expect_eq(rmdir(folder), 0);
 }
 
