@@ -197,9 +197,9 @@ def test_doctor():
 def test_doctor_check():
     """A line for each check; the exit status; a recipe that needs more memory than there is."""
     names = ["device", "memory", "tmpfs", "matmul", "message"]
-    for words, failed in [([], []), ([QUICKSTART], []),
-                          ([QUICKSTART, "model.hidden_size=65536", "model.ffn_hidden_size=262144",
-                            "model.num_attention_heads=64", "model.num_layers=96"], ["memory"])]:
+    large = [QUICKSTART, "model.hidden_size=65536", "model.ffn_hidden_size=262144", "model.num_attention_heads=64",
+             "model.num_layers=96"]
+    for words, failed in [([], []), ([QUICKSTART], []), (large, ["memory"])]:
         done = run("doctor", "--check", *words, "--seconds=0", env={"CUBOID_NODE": "n7"})
         rows = [line.split() for line in done.stdout.splitlines()]
         expect("its checks", [row[2] for row in rows[:-1]] == names and
@@ -214,7 +214,12 @@ def test_doctor_check():
     done = run("doctor", "--check", "--seconds=0", env={**slurm, "SLURM_LOCALID": "1"})
     expect("another process of the node", done.returncode == 0 and not done.stdout and not done.stderr, done)
     done = run("doctor", "--check", "--seconds=0", env={**slurm, "SLURM_LOCALID": "0"})
-    expect("the first one", done.returncode == 0 and done.stdout.endswith("check n2: done, 0 of 5 failed\n"), done)
+    expect("the first one, in one line", done.returncode == 0 and
+           re.fullmatch(r"check n2: done, 0 of 5 failed \([^\n]*; /dev/shm: [^\n]*\)\n", done.stdout), done)
+    done = run("doctor", "--check", *large, "--seconds=0", env={**slurm, "SLURM_LOCALID": "0"})
+    expect("and one for a failure", done.returncode == 1 and
+           re.fullmatch(r"check n2: memory FAILED: [^\n]*\ncheck n2: done, 1 of 5 failed \([^\n]*\)\n", done.stdout),
+           done)
     for words, line in [(["--report"], "add --check"), (["--check", "--profile", "a"], "use one of them"),
                         (["--check", "nothing.yaml"], "nothing.yaml"), (["--check", "--seconds=-1"], "--seconds")]:
         check(f"doctor {words}", run("doctor", *words), 2, err=line)

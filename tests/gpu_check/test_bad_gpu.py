@@ -206,6 +206,17 @@ class Machines(unittest.TestCase):
         done = subprocess.run([CUBOID, "doctor"], text=True, capture_output=True, check=True,
                               env={**os.environ, "EMULATOR_DRIVER": "0"})
         self.assertIn("cuda        no NVIDIA driver found, this build has CUDA 13.0, cuBLASLt ", done.stdout)
+        # A missing GPU is one failure, not one for each check that needs it.
+        done = subprocess.run([CUBOID, "doctor", "--check", f"{ROOT}/recipes/quickstart.yaml", "dp=1", "tp=1", "pp=1",
+                               "parallel.sequence_parallel=false", "cluster.device=cuda",
+                               f"data.train={self.folder}/text"],
+                              text=True, capture_output=True, check=False,
+                              env={**os.environ, "EMULATOR_GPUS": "0", "CUBOID_NODE": "n7"})
+        lines = done.stdout.splitlines()
+        self.assertEqual((done.returncode, len(lines)), (1, 4), done)
+        self.assertTrue(lines[0].startswith("check n7: device FAILED: cluster.device cuda: no GPU found"), done)
+        self.assertEqual(lines[2:], ["check n7: memory, matmul, message not checked: they need the device",
+                                     "check n7: done, 1 of 5 failed"])
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ const char help_doctor[] =
     "  --quick      measure fewer ops and messages, in seconds: the profile predicts less precisely\n"
     "  --check      whether this node can train (the recipe): device, free memory, shared memory, the bits\n"
     "               of matrix multiplications, a message between two ranks; a line for each. Under a\n"
-    "               launcher, one process of each node checks it\n"
+    "               launcher, one process of each node checks it: a line for each node, and each failure\n"
     "  --seconds S  how long each device multiplies matrices (default 2)\n"
     "  --report     exit with 0 also if a check has failed\n"
     "\n"
@@ -217,7 +217,7 @@ static int check_node(const struct arguments *arguments)
         chosen_free(&chosen);
     }
     const struct doctor_check check = {
-        .recipe = recipe, .seconds = arguments->seconds, .node = launcher.node};
+        .recipe = recipe, .seconds = arguments->seconds, .node = launcher.node, .brief = launcher.size > 1};
     status = doctor_check(&check) > 0 && !arguments->report ? 1 : 0;
     recipe_destroy(recipe);
     return status;

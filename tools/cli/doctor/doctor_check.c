@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/machine.h"
+#include "base/memory.h"
 #include "kernels/device_info.h"
 #include "kernels/ops.h"
 #include "parallel/group.h"
@@ -302,17 +303,61 @@ static enum status find_needs(struct node *node)
 static const struct {
     const char *what;
     enum status (*run)(struct node *node);
-} checks[] = {{"device", check_device},
-              {"memory", check_memory},
-              {"tmpfs", check_shared_memory},
-              {"matmul", check_matmul},
-              {"message", check_message}};
+    bool needs_device;
+} checks[] = {{"device", check_device, false},
+              {"memory", check_memory, true},
+              {"tmpfs", check_shared_memory, false},
+              {"matmul", check_matmul, true},
+              {"message", check_message, true}};
 enum { CHECKS = sizeof checks / sizeof *checks };
+
+/* Runs a check and prints its line. If it has passed and the output is to be brief, its note is added to
+ * `passed` instead. */
+static enum status run_check(struct node *node, int index, struct text *passed)
+{
+    const struct doctor_check *check = node->check;
+    const enum status status = checks[index].run(node);
+    const char *note = text_chars(&node->note);
+    if (status != OK)
+        print_line(stdout, "check %s: %s FAILED: %s", check->node, checks[index].what, fail_text());
+    else if (check->brief)
+        text_add(passed, "%s%s", passed->length > 0 ? "; " : "", note);
+    else
+        print_line(stdout, "check %s: %s ok (%s)", check->node, checks[index].what, note);
+    text_free(&node->note);
+    fflush(stdout);
+    return status;
+}
+
+/* Returns the number of checks that failed. Those that need the device are not run without it. */
+static int run_checks(struct node *node)
+{
+    int failed = 0;
+    bool has_device = true;
+    AUTO(text) passed = {0};
+    AUTO(text) left_out = {0};
+    for (int i = 0; i < CHECKS; i++) {
+        if (checks[i].needs_device && !has_device) {
+            text_add(&left_out, "%s%s", left_out.length > 0 ? ", " : "", checks[i].what);
+            continue;
+        }
+        const enum status status = run_check(node, i, &passed);
+        failed += status != OK;
+        has_device = has_device && (status == OK || checks[i].run != check_device);
+    }
+    const char *name = node->check->node;
+    if (left_out.length > 0)
+        print_line(stdout, "check %s: %s not checked: they need the device", name, left_out.chars);
+    print_line(stdout,
+               passed.length > 0 ? "check %s: done, %d of %d failed (%s)" : "check %s: done, %d of %d failed",
+               name, failed, CHECKS, text_chars(&passed));
+    return failed;
+}
 
 int doctor_check(const struct doctor_check *check)
 {
     struct machine machine;
-    int gpus = 0, failed = 0;
+    int gpus = 0;
     const bool has_gpus = device_count("cuda", &gpus) == OK && gpus > 0;
     machine_query(&machine);
     struct node node = {.check = check, .devices = 1, .threads = machine_threads(&machine, 1, 1)};
@@ -320,16 +365,5 @@ int doctor_check(const struct doctor_check *check)
     enum status ready = find_needs(&node);
     if (ready != OK)
         print_line(stderr, "cuboid: the memory that the recipe needs is unknown: %s", fail_text());
-    for (int i = 0; i < CHECKS; i++) {
-        enum status status = checks[i].run(&node);
-        failed += status != OK;
-        if (status != OK)
-            print_line(stdout, "check %s: %s FAILED: %s", check->node, checks[i].what, fail_text());
-        else
-            print_line(stdout, "check %s: %s ok (%s)", check->node, checks[i].what, text_chars(&node.note));
-        fflush(stdout);
-        text_free(&node.note);
-    }
-    print_line(stdout, "check %s: done, %d of %d failed", check->node, failed, CHECKS);
-    return failed;
+    return run_checks(&node);
 }

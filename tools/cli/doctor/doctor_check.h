@@ -5,7 +5,8 @@
  *     check n1: memory FAILED: 1.2 GiB free of 251 GiB, and 40 GiB are needed
  *     check n1: done, 1 of 5 failed
  *
- * The last line proves that the node has finished. */
+ * The last line proves that the node has finished. Of several nodes each prints, besides failures, only that
+ * line, with what it has found. */
 #pragma once
 
 #include "trainer/recipe/recipe.h"
@@ -14,6 +15,7 @@ struct doctor_check {
     const struct recipe *recipe; // NULL: any
     double seconds;              // how long each device multiplies matrices
     const char *node;
+    bool brief; // one of several nodes
 };
 
 /* Prints the lines. Returns the number of checks that failed. */
