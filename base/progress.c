@@ -167,6 +167,7 @@ void progress_queue(struct progress_message message, int64_t calls)
     message.number = calls;
     message.queued_ns = clock_ns();
     message.step = now->head.who.step;
+    message.scheduled = now->head.who.scheduled;
     snprintf(message.action, sizeof message.action, "%.*s", (int)sizeof message.action - 1,
              now->head.who.action);
     mine->queued++;

@@ -71,8 +71,9 @@ struct progress_message {
     int32_t group;                          // index into groups; -1: there were too many
     int32_t peer;                           // rank of the world; of a collective the root, or -1
     int32_t step;
-    uint8_t call, dtype; // enum call (parallel/comm.h), enum dtype (kernels/tensor.h)
-    char action[18];     // that enqueued it
+    uint8_t call, dtype;               // enum call (parallel/comm.h), enum dtype (kernels/tensor.h)
+    char action[18];                   // that enqueued it
+    struct scheduled_action scheduled; // the same
 };
 
 struct rank_progress {

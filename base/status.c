@@ -102,10 +102,16 @@ const char *rank_context_text(const struct rank_context *who, char out[RANK_CONT
 
 void rank_context_set_action(const char *action)
 {
+    rank_context_set_scheduled(action, (struct scheduled_action){.exists = false});
+}
+
+void rank_context_set_scheduled(const char *action, struct scheduled_action scheduled)
+{
     // Called for every action of a dry run: memcpy() is faster than snprintf().
     const size_t length = strnlen(action, sizeof me.action - 1);
     memcpy(me.action, action, length);
     me.action[length] = 0;
+    me.scheduled = scheduled;
     me.waiting_for[0] = 0;
     progress_set_context(&me, (struct progress_range){0}, true);
 }

@@ -64,13 +64,21 @@ const char *fail_text(void);
             return status_;           \
     } while (0)
 
+/* An action of a schedule (schedules/action.h); {0}: none. */
+struct scheduled_action {
+    bool exists;
+    int kind; // enum action_kind
+    int stage, microbatch;
+};
+
 /* The rank, step and action of a thread, for traces and for die(). rank -1: no rank yet. */
 struct rank_context {
     int rank, pp, dp, tp;
-    int step;             // counted from 1; 0 before training
-    int layer;            // of the model, whose ops are enqueued; NO_LAYER: none
-    char action[48];      // "3F7", "optimizer"; "" if none
-    char waiting_for[56]; // the message that it is waiting for, "exchange pp 0>1"; "" if none
+    int step;                          // counted from 1; 0 before training
+    int layer;                         // of the model, whose ops are enqueued; NO_LAYER: none
+    char action[48];                   // "3F7", "optimizer"; "" if none
+    struct scheduled_action scheduled; // the action, if it is one of a schedule
+    char waiting_for[56];              // the message that it is waiting for, "exchange pp 0>1"; "" if none
 };
 enum { RANK_CONTEXT_CHARS = 160, NO_LAYER = -2 }; // -1 is the embedding
 
@@ -81,6 +89,8 @@ const char *rank_context_text(const struct rank_context *who, char out[RANK_CONT
 
 /* Sets the current action of this thread. Every call counts as progress, also with an unchanged action. */
 void rank_context_set_action(const char *action);
+/* Same for an action of a schedule, of which `action` is the text. */
+void rank_context_set_scheduled(const char *action, struct scheduled_action scheduled);
 /* Sets the message that this thread is waiting for; "" once it has arrived. */
 void rank_context_set_wait(const char *message);
 /* Same, with its number in the flight recorder (base/progress.h). */

@@ -2,20 +2,21 @@
 #include "planner/predict/period.h"
 
 #include "planner/predict/lanes.h"
+#include "schedules/action.h"
 
 #include <math.h>
 #include <string.h>
 
-enum step_phase period_phase(const char *action)
+enum step_phase period_phase(const struct tape_action *action)
 {
-    const char *kind = action + strspn(action, "0123456789");
-    if (strcmp(action, "optimizer") == 0)
+    const struct scheduled_action *scheduled = &action->scheduled;
+    if (strcmp(action->name, "optimizer") == 0)
         return PHASE_UPDATE;
-    if (strcmp(action, "verdict") == 0)
+    if (strcmp(action->name, "verdict") == 0)
         return PHASE_VERDICT;
-    if (kind == action)
+    if (!scheduled->exists)
         return PHASE_BEFORE;
-    return *kind == 'B' || *kind == 'I' ? PHASE_BACKWARD : PHASE_FORWARD;
+    return action_traits((enum action_kind)scheduled->kind)->backward_input ? PHASE_BACKWARD : PHASE_FORWARD;
 }
 
 void period_note(const struct lane *lane)

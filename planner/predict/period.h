@@ -21,8 +21,9 @@ struct lane;
 
 /* Phases of a step, in this order on each rank. */
 enum step_phase { PHASE_BEFORE, PHASE_FORWARD, PHASE_BACKWARD, PHASE_UPDATE, PHASE_VERDICT };
-/* The phase of an action by its name: "0F1", "0B1", "optimizer", "verdict"; PHASE_BEFORE: another one. */
-enum step_phase period_phase(const char *action);
+/* The phase of an action: of a schedule, "optimizer" or "verdict"; PHASE_BEFORE: another one. */
+struct tape_action;
+enum step_phase period_phase(const struct tape_action *action);
 
 /* Times of a rank's compute lane. */
 struct rank_period {

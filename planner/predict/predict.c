@@ -190,7 +190,7 @@ static enum status create_rank(struct predictor *p, const struct cost_options *o
                                         .is_copy = kind == OP_TO_DEVICE || kind == OP_TO_HOST};
     }
     for (int i = 0; i < tape->action_count; i++)
-        rank->phases[i] = period_phase(tape->actions[i].name);
+        rank->phases[i] = period_phase(&tape->actions[i]);
     struct kinds kinds = {.list = calloc((size_t)tape->message_count + 1, sizeof *kinds.list)};
     const enum status status = kinds.list != NULL
                                    ? find_messages(p, options, rank, &kinds)

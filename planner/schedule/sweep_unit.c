@@ -3,7 +3,6 @@
 
 #include "planner/memory/memory_formula.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -27,24 +26,28 @@ bool sweep_unit_splits(const struct recipe *recipe)
 }
 
 /* "3F7" */
-static enum phase phase_of(const char *action)
+static enum phase phase_of(const struct tape_action *action)
 {
-    const size_t digits = strspn(action, "0123456789");
-    if (strcmp(action, "optimizer") == 0)
+    if (strcmp(action->name, "optimizer") == 0)
         return PHASE_UPDATE;
-    if (digits == 0 || !isdigit((unsigned char)action[digits + 1]))
+    if (!action->scheduled.exists)
         return PHASE_OTHER;
-    switch (action[digits]) {
-    case 'F':
+    switch ((enum action_kind)action->scheduled.kind) { // no default: a new kind is a compile error here
+    case FORWARD:
         return PHASE_F;
-    case 'B':
-    case 'I':
+    case BACKWARD:
+    case BACKWARD_INPUT:
         return PHASE_I;
-    case 'W':
+    case BACKWARD_WEIGHT:
         return PHASE_W;
-    default:
-        return PHASE_OTHER;
+    case RECV_ACTIVATION:
+    case SEND_ACTIVATION:
+    case RECV_GRADIENT:
+    case SEND_GRADIENT:
+    case ACTION_KIND_COUNT:
+        break;
     }
+    return PHASE_OTHER;
 }
 
 static void add_lane(const struct cost_options *options, const struct tape *tape,
@@ -53,7 +56,7 @@ static void add_lane(const struct cost_options *options, const struct tape *tape
     const bool computes = strcmp(lane->name, "compute") == 0;
     for (int i = 0; i < lane->count; i++) {
         const struct tape_item *item = &lane->items[i];
-        const enum phase phase = phase_of(tape->actions[item->action].name);
+        const enum phase phase = phase_of(&tape->actions[item->action]);
         if (item->kind == TAPE_OP && computes) {
             const struct op_record *op = &tape->ops[item->index];
             const struct op_time time = cost_of_op(options, op);
@@ -77,7 +80,7 @@ static void add_spans(const struct tape *tape, const struct prediction *predicti
         const struct tape_lane *lane = &tape->lanes[span->lane];
         if (strcmp(lane->name, "compute") != 0)
             continue;
-        out->elapsed[phase_of(tape->actions[lane->items[span->first].action].name)] += span->end_s - end_s;
+        out->elapsed[phase_of(&tape->actions[lane->items[span->first].action])] += span->end_s - end_s;
         end_s = span->end_s;
     }
 }
@@ -266,7 +269,7 @@ static enum status add_traffic(const struct run *run, struct tape *const *tapes,
             if (item->kind != TAPE_MESSAGE)
                 continue;
             const struct tape_message *message = &tape->messages[item->index];
-            const enum phase phase = phase_of(tape->actions[item->action].name);
+            const enum phase phase = phase_of(&tape->actions[item->action]);
             if (!tape_group_is_data(&tape->groups[message->group]) || phase == PHASE_OTHER)
                 continue;
             if (phase == PHASE_UPDATE && message->call == CALL_ALL_GATHER &&

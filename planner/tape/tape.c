@@ -36,8 +36,7 @@ bool tape_grow(void **list, int count, int more, size_t each)
 
 bool tape_action_is_forward(const struct tape_action *action)
 {
-    const size_t digits = strspn(action->name, "0123456789"); // of the stage
-    return digits > 0 && action->name[digits] == 'F';
+    return action->scheduled.exists && action->scheduled.kind == FORWARD;
 }
 
 /* Returns the lane of a stream, added at its first use; -1: no memory. */
@@ -59,9 +58,10 @@ static int lane_of(struct tape_recorder *r, const struct stream *stream)
     return tape->lane_count++;
 }
 
-int tape_recorder_action(struct tape_recorder *r, const char *name)
+int tape_recorder_action(struct tape_recorder *r, const struct rank_context *who)
 {
     struct tape *tape = r->tape;
+    const char *name = who->action;
     if (tape->action_count > 0 && strcmp(tape->actions[tape->action_count - 1].name, name) == 0)
         return tape->action_count - 1;
     if (!GROW(tape->actions, tape->action_count, 1)) {
@@ -72,6 +72,7 @@ int tape_recorder_action(struct tape_recorder *r, const char *name)
     const size_t length = strnlen(name, sizeof action->name - 1); // snprintf() is slower
     memcpy(action->name, name, length);
     action->name[length] = 0;
+    action->scheduled = who->scheduled;
     return tape->action_count++;
 }
 
@@ -192,7 +193,7 @@ static void observe(void *context, const struct observation *seen)
     struct tape_recorder *r = context;
     if (!r->on || r->out_of_memory || seen->stream == NULL)
         return;
-    const int lane = lane_of(r, seen->stream), action = tape_recorder_action(r, seen->who->action);
+    const int lane = lane_of(r, seen->stream), action = tape_recorder_action(r, seen->who);
     struct tape_item item = {.action = action, .layer = seen->who->layer};
     switch (seen->what) {
     case OBSERVED_OP:

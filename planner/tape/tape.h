@@ -57,6 +57,7 @@ struct tape_lane {
 
 struct tape_action {
     char name[48]; // "3F7", "load", "reduce", "update"
+    struct scheduled_action scheduled;
 };
 
 struct tape {

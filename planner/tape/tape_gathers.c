@@ -16,8 +16,8 @@ static bool is_gather(const struct tape *tape, const struct tape_item *item)
 /* Whether the item belongs to the first forward pass of a chunk: "3F0". */
 static bool is_first_pass(const struct tape *tape, const struct tape_item *item)
 {
-    const char *action = tape->actions[item->action].name;
-    return strcmp(action + strspn(action, "0123456789"), "F0") == 0;
+    const struct tape_action *action = &tape->actions[item->action];
+    return tape_action_is_forward(action) && action->scheduled.microbatch == 0;
 }
 
 struct gathers {

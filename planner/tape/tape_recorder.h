@@ -33,7 +33,7 @@ bool tape_grow(void **list, int count, int more, size_t each);
 bool tape_recorder_grow(struct tape_recorder *r, struct tape_lane *lane, int more);
 
 /* Returns the index of the current action, and appends it if it is new. */
-int tape_recorder_action(struct tape_recorder *r, const char *name);
+int tape_recorder_action(struct tape_recorder *r, const struct rank_context *who);
 
 /* Counts a new message, and returns its number. */
 int64_t tape_recorder_number(struct tape_recorder *r, const struct tape_message *message);

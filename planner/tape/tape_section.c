@@ -213,7 +213,7 @@ void tape_section_repeat(struct tape_recorder *r, struct tape_section *section, 
     const int message_difference = r->tape->message_count - section->first_message;
     if (section->item_count == 0 || r->out_of_memory)
         return;
-    const int action = tape_recorder_action(r, rank_context()->action);
+    const int action = tape_recorder_action(r, rank_context());
     const bool on = r->on;
     r->on = false; // the new events are those of the items
     for (int lane = 0; lane < section->lane_count; lane++)

@@ -273,7 +273,10 @@ static void begin_range(struct executor *e, struct action action)
 {
     char text[sizeof rank_context()->action];
     action_text(action, text);
-    rank_context_set_action(text);
+    rank_context_set_scheduled(text, (struct scheduled_action){.exists = true,
+                                                               .kind = (int)action.kind,
+                                                               .stage = action.stage,
+                                                               .microbatch = action.microbatch});
     device_range_begin(e->context.weights->device, text);
 }
 

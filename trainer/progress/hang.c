@@ -64,16 +64,17 @@ static bool is_transfer(const struct progress_message *message)
     return message->call == CALL_SEND || message->call == CALL_RECEIVE;
 }
 
-/* "1RECV_B3" of rank 0 needs the backward pass of stage 2 for microbatch 3: "2I3" or "2B3". */
+/* 1RECV_B3 of rank 0 needs the backward pass of stage 2 for microbatch 3: "2I3" or "2B3". */
 static void set_needs(struct hang_rank *rank, const struct schedule *schedule)
 {
     const struct progress_message *message = hang_awaited(rank);
-    int stage, microbatch;
-    char kind;
+    const struct scheduled_action waiting =
+        message != NULL ? message->scheduled : (struct scheduled_action){0};
+    const bool forward = waiting.kind == RECV_ACTIVATION;
     rank->needs[0] = 0;
-    if (message == NULL || sscanf(message->action, "%dRECV_%c%d", &stage, &kind, &microbatch) != 3)
+    if (!waiting.exists || (!forward && waiting.kind != RECV_GRADIENT))
         return;
-    int from = kind == 'F' ? stage - 1 : stage + 1;
+    const int microbatch = waiting.microbatch, from = forward ? waiting.stage - 1 : waiting.stage + 1;
     if (from < 0 || from >= schedule->stages || microbatch < 0 || microbatch >= schedule->m)
         return;
     const struct action_list *list = &schedule->ranks[schedule_rank(schedule, from, microbatch)];
@@ -82,7 +83,7 @@ static void set_needs(struct hang_rank *rank, const struct schedule *schedule)
         const struct action_traits *traits = action_traits(a.kind);
         char text[ACTION_CHARS];
         if (a.stage != from || a.microbatch != microbatch ||
-            !(kind == 'F' ? traits->forward : traits->backward_input))
+            !(forward ? traits->forward : traits->backward_input))
             continue;
         action_text(a, text);
         snprintf(rank->needs, sizeof rank->needs, "%.*s", (int)sizeof rank->needs - 1, text);

@@ -65,6 +65,10 @@ void hang_finding_free(struct hang_finding *finding);
 /* The report, one line without a newline; nothing for HANG_NONE. */
 void hang_report(const struct hang *hang, const struct hang_finding *finding, struct text *out);
 
+/* Whether a line is such a report, or that of processes that are missing (missing.h): all ranks exit at once
+ * after it. */
+bool hang_is_report(const char *line);
+
 /* "all_reduce f32[4096]". */
 void hang_call_text(const struct progress_message *message, struct text *out);
 /* "rank 3", "ranks 0-2, 5". */

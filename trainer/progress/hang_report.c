@@ -3,9 +3,14 @@
 #include "trainer/progress/hang.h"
 
 #include "parallel/comm.h"
+#include "trainer/progress/missing.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* After the rank, which ends with a parenthesis. */
+#define STALLED_IN " stalled in "
+#define WAS_IN     " was in "
 
 enum { WHY_CHARS = 160 };
 
@@ -161,9 +166,9 @@ void hang_report(const struct hang *hang, const struct hang_finding *finding, st
         text_add(out, "step %d: ", rank->progress.head.who.step);
     add_rank(rank, out);
     if (rank->process == PROCESS_IS_GONE)
-        text_add(out, " was in %s", action_of(rank));
+        text_add(out, WAS_IN "%s", action_of(rank));
     else
-        text_add(out, " stalled in %s for %.1f s", action_of(rank), rank->stalled_s);
+        text_add(out, STALLED_IN "%s for %.1f s", action_of(rank), rank->stalled_s);
     switch (finding->kind) {
     case HANG_CULPRIT:
         add_state(hang, finding, out);
@@ -180,4 +185,10 @@ void hang_report(const struct hang *hang, const struct hang_finding *finding, st
     add_waiting(hang, finding, out);
     if (finding->kind == HANG_CULPRIT)
         add_hint(hang, rank, out);
+}
+
+bool hang_is_report(const char *line)
+{
+    return strstr(line, ")" STALLED_IN) != NULL || strstr(line, ")" WAS_IN) != NULL ||
+           strstr(line, MISSING_NOT_CONNECTED) != NULL;
 }

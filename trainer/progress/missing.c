@@ -281,7 +281,7 @@ void missing_report(const struct missing *missing, double waited_s, struct text 
     enum { SHOWN = 8 };
     int *others = calloc((size_t)missing->count + 1, sizeof *others), count = 0, more = 0;
     CHECK(others != NULL);
-    text_add(out, "%d of %d processes %s not connected after %.0f s", missing->count, missing->size,
+    text_add(out, "%d of %d processes %s" MISSING_NOT_CONNECTED "%.0f s", missing->count, missing->size,
              missing->count == 1 ? "has" : "have", waited_s);
     const char *separator = ": ";
     for (int i = 0; i < missing->count; i++) {

@@ -7,6 +7,9 @@
  *     (T); rank 5: it has no process on this machine; ... */
 #pragma once
 
+/* Of the report, by which a launcher recognizes it (hang_is_report()). */
+#define MISSING_NOT_CONNECTED " not connected after "
+
 #include "base/text.h"
 #include "parallel/launcher.h"
 #include "trainer/progress/process.h"

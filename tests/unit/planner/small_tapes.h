@@ -68,7 +68,7 @@ static inline struct set set_create(int count)
             m->ranks[i] = i;
         m->groups[WORLD] = (struct tape_group){.name = "world", .size = count, .ranks = m->ranks};
         m->groups[PIPELINE] = (struct tape_group){.name = "pp", .size = count, .ranks = m->ranks};
-        snprintf(m->actions[0].name, sizeof m->actions[0].name, "0F0");
+        m->actions[0] = (struct tape_action){"0F0", {.exists = true, .kind = FORWARD}};
         for (int l = 0; l < LANES; l++)
             m->lanes[l].items = m->items[l];
         set.tapes[r] = &m->tape;

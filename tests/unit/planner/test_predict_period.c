@@ -10,6 +10,8 @@ static void name_actions(struct set *set, struct tape_action actions[ACTIONS], i
     static const char *const names[ACTIONS] = {"0F0", "0B0", "optimizer", "verdict"};
     for (int i = 0; i < ACTIONS; i++)
         snprintf(actions[i].name, sizeof actions[i].name, "%s", names[i]);
+    actions[FORWARD_0].scheduled = (struct scheduled_action){.exists = true, .kind = FORWARD};
+    actions[BACKWARD_0].scheduled = (struct scheduled_action){.exists = true, .kind = BACKWARD};
     for (int r = 0; r < set->count; r++) {
         set->tapes[r]->actions = actions;
         set->tapes[r]->action_count = count;

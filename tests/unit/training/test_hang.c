@@ -2,6 +2,7 @@
 /* Who waits for whom, from snapshots written by hand; and a snapshot that is written and read back. */
 #include "base/clock.h"
 #include "parallel/comm.h"
+#include "tests/unit/schedules/schedule_tools.h"
 #include "trainer/progress/control/control_view.h"
 #include "trainer/progress/control/control_wire.h"
 #include "trainer/progress/hang_dump.h"
@@ -85,6 +86,7 @@ static void expect(const struct hang *hang, enum hang_kind kind, int culprit, co
     cr_assert_eq(finding.kind, kind, "kind %d, not %d: %s", (int)finding.kind, (int)kind, text_chars(&text));
     cr_assert_eq(finding.culprit, culprit, "culprit %d: %s", finding.culprit, text_chars(&text));
     cr_assert_str_eq(text_chars(&text), report);
+    cr_assert_eq(hang_is_report(text_chars(&text)), kind != HANG_NONE, "%s", text_chars(&text));
     hang_finding_free(&finding);
     text_free(&text);
 }
@@ -172,6 +174,19 @@ Test(hang, names_the_action_that_is_missing)
            "step 12: rank 2 (pp 1 dp 0 tp 0, node b) stalled in 1I3 for 40.5 s: its process is stopped "
            "(T); rank 0 "
            "waits for its 1I3; rank 1 waits for rank 0");
+    hang_free(&hang);
+}
+
+/* 0RECV_B2 needs the input gradients of stage 1; set by hand before: "1I3". */
+Test(hang, finds_the_action_that_a_receive_needs)
+{
+    struct hang hang;
+    struct schedule *s = build("zb-h1", 2, 4, 1);
+    stall(&hang);
+    hang.ranks[0].progress.message[0].scheduled = (struct scheduled_action){true, RECV_GRADIENT, 0, 2};
+    hang_set_needs(&hang, s);
+    cr_assert_str_eq(hang.ranks[0].needs, "1I2");
+    schedule_destroy(s);
     hang_free(&hang);
 }
 

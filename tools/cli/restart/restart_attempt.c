@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "tools/cli/restart/restart.h"
+#include "trainer/progress/hang.h"
 
 #include <errno.h>
 #include <math.h>
@@ -43,8 +44,7 @@ static bool is_cause(const char *line)
 /* After these lines all ranks exit at once (trainer/progress/monitor.h). */
 static bool is_report(const char *line)
 {
-    return is_cause(line) && (strstr(line, ") stalled in ") != NULL || strstr(line, ") was in ") != NULL ||
-                              strstr(line, " not connected after ") != NULL);
+    return is_cause(line) && hang_is_report(line);
 }
 
 static void end_line(struct reader *reader)
