@@ -79,6 +79,9 @@ def test_script():
     done = submit("cluster.nodes=2", "resilience.exit_signal=[SIGUSR2]", "--print", "--launch", "start {nodes} {ranks}")
     expect("another signal", any(line.startswith("--signal=USR2@") for line in directives(done.stdout)), done)
     expect("another launcher", "\nstart 2 4 " in done.stdout and "--after" not in done.stdout, done)
+    done = submit("cluster.nodes=2", "--print", "--launch", "srun -N {nodes} -n {ranks} apptainer exec --nv cuboid.sif")
+    expect("a container", f"\nsrun -N 2 -n 4 apptainer exec --nv cuboid.sif \\\n    {CUBOID} train a.yaml " in
+           done.stdout, done)
     # A model of 175 B parameters on two nodes writes 2.1 TB at 0.4 GB/s, and twice that is the lead: about 3 h.
     done = submit("cluster.nodes=2", "model.num_layers=96", "model.hidden_size=12288", "model.num_attention_heads=96",
                   "model.seq_length=2048", "model.vocab_size=51200", "tokenizer.tokenizer_type=none", "--print")

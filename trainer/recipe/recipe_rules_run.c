@@ -342,7 +342,7 @@ static void transport_message(const struct view *v, struct text *out)
     else
         text_add(out,
                  "%s %s: %lld rank%s, but cluster.transport %s is not in this build (meson setup "
-                 "-Dcuda=enabled -Dmpi=enabled; needs nvcc, nccl.h and MPI); use",
+                 "-Dcuda=enabled; needs nvcc and nccl.h); use",
                  "cluster.device", device, ranks, ranks == 1 ? "" : "s", transport);
     for (size_t i = 0; transport_name(i) != NULL; i++)
         if (supports_device(transport_name(i), device))
@@ -497,9 +497,14 @@ static void nodes_message(const struct view *v, struct text *out)
     text_add(out, "cluster.nodes %d x cluster.gpus_per_node %d", c->nodes, c->gpus_per_node);
     if (c->ranks_per_gpu > 1)
         text_add(out, " x cluster.ranks_per_gpu %d", c->ranks_per_gpu);
-    text_add(out, " are %lld ranks, but the layout has %lld (tp %d x pp %d x dp %d)",
-             (long long)recipe_cluster_ranks(v->recipe), (long long)recipe_ranks(v->recipe),
-             p->tensor_parallel_size, p->pipeline_parallel_size, p->data_parallel_size);
+    text_add(out, " are %lld ranks", (long long)recipe_cluster_ranks(v->recipe));
+    if (v->world == recipe_ranks(v->recipe)) // `data_parallel_size: auto` has followed the launcher
+        text_add(out, " (srun -N %d --ntasks-per-node=%d), but %d were started", c->nodes,
+                 c->gpus_per_node * c->ranks_per_gpu, v->world);
+    else
+        text_add(out, ", but the layout has %lld", (long long)recipe_ranks(v->recipe));
+    text_add(out, " (tp %d x pp %d x dp %d)", p->tensor_parallel_size, p->pipeline_parallel_size,
+             p->data_parallel_size);
 }
 
 /* The data-parallel degree that uses all ranks of the nodes. */

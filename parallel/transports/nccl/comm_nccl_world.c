@@ -50,8 +50,10 @@ static enum status choose(const struct nccl_world *w, struct participant *partic
     if (*index >= count)
         return fail(NOT_SUPPORTED,
                     "cluster.device cuda: %d ranks on this machine, and %d GPU%s: room for %d "
-                    "(cluster.ranks_per_gpu %d); use more nodes or smaller degrees",
-                    w->bootstrap->local_size, count, count == 1 ? "" : "s", share * count, share);
+                    "(cluster.ranks_per_gpu %d); use more nodes, %d ranks on each (srun "
+                    "--ntasks-per-node=%d), or smaller degrees",
+                    w->bootstrap->local_size, count, count == 1 ? "" : "s", share * count, share,
+                    share * count, share * count);
     TRY(cuda_gpu_choose(*index, &gpu));
     snprintf(participant->bus_id, sizeof participant->bus_id, "%s", gpu.bus_id);
     snprintf(participant->name, sizeof participant->name, "%s", gpu.name);

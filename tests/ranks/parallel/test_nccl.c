@@ -243,7 +243,8 @@ static int invalid_machines(void)
 {
     return check_rejected("EMULATOR_GPUS", "3", 1,
                           "cluster.device cuda: 4 ranks on this machine, and 3 GPUs: room for 3 "
-                          "(cluster.ranks_per_gpu 1); use more nodes or smaller degrees (rank 3, ") +
+                          "(cluster.ranks_per_gpu 1); use more nodes, 3 ranks on each (srun "
+                          "--ntasks-per-node=3), or smaller degrees (rank 3, ") +
            check_rejected("EMULATOR_FAIL", "cudaGetDeviceCount", 1, "cluster.device cuda: no GPU found") +
            check_rejected("EMULATOR_GPUS", "4", 2,
                           "cluster.ranks_per_gpu 2: NCCL supports several ranks on one GPU only in separate "

@@ -28,7 +28,7 @@ Test(recipe_check, the_device_of_a_gpu)
                  "cluster.device=cuda", "tp=2", "cluster.transport=local");
         } else {
             WITH("command line: cluster.device cuda: 2 ranks, but cluster.transport nccl is not in this "
-                 "build (meson setup -Dcuda=enabled -Dmpi=enabled; needs nvcc, nccl.h and MPI); use one "
+                 "build (meson setup -Dcuda=enabled; needs nvcc and nccl.h); use one "
                  "rank, or cluster.device=cpu\n",
                  "cluster.device=cuda", "tp=2");
         }
@@ -103,7 +103,7 @@ Test(recipe_check, the_transport_of_gpus)
     } else {
         snprintf(text, sizeof text,
                  "command line: cluster.device cpu: 1 rank, but cluster.transport nccl is not in this "
-                 "build (meson setup -Dcuda=enabled -Dmpi=enabled; needs nvcc, nccl.h and MPI); use "
+                 "build (meson setup -Dcuda=enabled; needs nvcc and nccl.h); use "
                  "cluster.transport=%s\n",
                  others);
         WITH(text, "cluster.transport=nccl");
@@ -216,6 +216,12 @@ Test(recipe_cluster, nodes_have_the_ranks_of_the_layout)
          "2 x pp 3 "
          "x dp 1); use parallel.pipeline_parallel_size=2 or 4\n",
          "cluster.nodes=2", "cluster.gpus_per_node=4", "tp=2", "pp=3");
+    // A launcher that has started fewer.
+    expect_messages(SMALL, (const char *const[]){"cluster.nodes=2", "cluster.gpus_per_node=4", "tp=2", NULL},
+                    4,
+                    "command line: cluster.nodes 2 x cluster.gpus_per_node 4 are 8 ranks (srun -N 2 "
+                    "--ntasks-per-node=4), but 4 were started (tp 2 x pp 1 x dp 2); use cluster.nodes=1\n",
+                    __LINE__);
     // Nodes of which the layout fills fewer.
     WITH("command line: cluster.nodes 5 x cluster.gpus_per_node 2 are 10 ranks, but the layout has 4 (tp "
          "2 x pp 1 "
