@@ -127,7 +127,7 @@ if "--layers" in sys.argv and int(sys.argv[sys.argv.index("--layers") + 1]) > 24
 # A profiler that knows one kernel, and prints as Nsight Compute does.
 NCU = """#!/bin/sh
 echo "==PROF== Connected to process 1"
-case "$*" in *regex:attend_wgmma*) ;; *) echo "==WARNING== No kernels were profiled."; exit ;; esac
+case "$*" in *regex:attention_fwd_sm90*) ;; *) echo "==WARNING== No kernels were profiled."; exit ;; esac
 echo '    Section: GPU Speed Of Light Throughput
     Memory Throughput                 %        35.10
     Duration                         us       120.32

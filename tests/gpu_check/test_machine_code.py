@@ -3,7 +3,7 @@
 wait after each one, or spill accumulators to memory, and the results are still correct. So the machine code is read:
 16 bytes per instruction, whose lowest 12 bits are the opcode.
 
-    test_machine_code.py attention_wgmma.cu.o attention_wgmma_back.cu.o"""
+    test_machine_code.py attention_fwd_sm90.cu.o attention_bwd_sm90.cu.o"""
 import struct
 import sys
 import unittest
@@ -63,7 +63,7 @@ class MachineCode(unittest.TestCase):
             waits = [what[1] for what in events if what[0] == "wait"]
             late = "differentiate" in name and "Li0ELb0E" in name  # to keys, neither documents nor dropout
             with self.subTest(name):
-                self.assertEqual(waits, [0, 1, 0, 0] if "attend" in name else [1, int(late), 0])
+                self.assertEqual(waits, [0, 1, 0, 0] if "attention_fwd" in name else [1, int(late), 0])
                 self.assertGreaterEqual(events.count("matmul"), 16)
 
     def test_exponentials_overlap_a_matmul(self):

@@ -8,9 +8,9 @@ import re
 from gpu_session import as_code
 from gpu_training import MODELS, train_overrides, write_ids_once
 
-KERNELS = [("attention, forward", "attend_wgmma"), ("attention, backward", "differentiate_wgmma"),
-           ("matrix multiplication", "nvjet|gemm|xmma|cutlass"), ("norm, backward", "norm_backward_rows"),
-           ("loss, sum of the exponentials", "sum_of_rows"), ("AdamW", "step_slices")]
+KERNELS = [("attention, forward", "attention_fwd_sm90"), ("attention, backward", "attention_bwd_sm90"),
+           ("matrix multiplication", "nvjet|gemm|xmma|cutlass"), ("norm, backward", "norm_bwd"),
+           ("loss, sum of the exponentials", "loss_row_sum"), ("AdamW", "adamw_update")]
 SECTIONS = ["SpeedOfLight", "Occupancy", "WarpStateStats"]
 FIGURES = [("", r"Duration +(\w+ +[\d.,]+)"), ("memory ", r"Memory Throughput +(% +[\d.,]+)"),
            ("compute ", r"Compute \(SM\) Throughput +(% +[\d.,]+)"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Shared declarations of the attention kernels: the generic one (attention.cu), for every shape; the
- * tensor-core one (attention_mma.cu), for 16-bit types and head dimensions 64 and 128; and for the same on
- * compute capability 9.0, the warpgroup (wgmma) ones (attention_wgmma.cu and attention_wgmma_back.cu). */
+/* Shared declarations of the attention kernels: the generic one (attention_f32.cu), for every shape; the
+ * tensor-core one (attention_sm80.cu), for 16-bit types and head dimensions 64 and 128; and for the same on
+ * compute capability 9.0, the warpgroup (wgmma) ones (attention_fwd_sm90.cu and attention_bwd_sm90.cu). */
 #pragma once
 
 #include "kernels/cuda/memory_bound/random.h"
@@ -92,4 +92,4 @@ MUST_USE enum status attention_wgmma_forward(struct cuda_queue *queue, const str
 /* delta[A, T]: dout . out, over each head. */
 MUST_USE enum status attention_mma_backward(struct cuda_queue *queue, const struct attention_backward *op,
                                             const float *delta);
-MUST_USE enum status attention_wgmma_backward(struct cuda_queue *queue, const struct attention_backward *op);
+MUST_USE enum status attention_bwd_sm90ward(struct cuda_queue *queue, const struct attention_backward *op);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Choice of the attention implementation per call: our own kernels (attention.cu), or cuDNN
+/* Choice of the attention implementation per call: our own kernels (attention_f32.cu), or cuDNN
  * (attention_cudnn.h).
  *
  *     own      our own

@@ -25,7 +25,7 @@ static __device__ void load_slice(const struct any_rows &from, bool rows_are_k, 
     }
 }
 
-static __global__ void __launch_bounds__(THREADS) multiply(struct matmul p)
+static __global__ void __launch_bounds__(THREADS) gemm_tiled_f32(struct matmul p)
 {
     SHARED(float, a, SLICE *PITCH);
     SHARED(float, b, SLICE *PITCH);
@@ -74,5 +74,5 @@ enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op)
         return fail(NOT_SUPPORTED, "cuda: our own matrix multiplication supports at most %lld rows, not %lld",
                     static_cast<long long>(MAX_GRID_Y * SIDE), static_cast<long long>(p.m));
     dim3 grid(static_cast<unsigned>(blocks_of(p.n, SIDE)), static_cast<unsigned>(blocks_of(p.m, SIDE)));
-    return LAUNCH(queue, multiply, grid, THREADS, 0, p);
+    return LAUNCH(queue, gemm_tiled_f32, grid, THREADS, 0, p);
 }

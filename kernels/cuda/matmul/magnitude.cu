@@ -64,7 +64,7 @@ static __device__ typename F::type of_row(const rows<T> &in, int64_t row, int64_
 {
     typename F::type all = 0;
     walk_row(in, row, columns, 0.0F, [&](const vec<float> &x) {
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             all = typename F::op()(all, F::of(x.at[i]));
     });
     return all;
@@ -72,7 +72,7 @@ static __device__ typename F::type of_row(const rows<T> &in, int64_t row, int64_
 
 template <class F, class T>
 static __global__ void __launch_bounds__(THREADS)
-    find_in_rows(rows<T> in, int64_t row_count, int64_t columns, typename F::type *partial)
+    magnitude_partial(rows<T> in, int64_t row_count, int64_t columns, typename F::type *partial)
 {
     typename F::type all = 0;
     for (int64_t row = blockIdx.x; row < row_count; row += gridDim.x)
@@ -84,7 +84,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <class F>
 static __global__ void __launch_bounds__(THREADS)
-    join_partial(const typename F::type *partial, int blocks, typename F::out *out, bool accumulate)
+    magnitude_finish(const typename F::type *partial, int blocks, typename F::out *out, bool accumulate)
 {
     typename F::type all = 0;
     for (int b = static_cast<int>(threadIdx.x); b < blocks; b += THREADS)
@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
-    find_each_row(rows<T> in, int64_t row_count, int64_t columns, float *out, bool accumulate)
+    magnitude_of_rows(rows<T> in, int64_t row_count, int64_t columns, float *out, bool accumulate)
 {
     for (int64_t row = blockIdx.x; row < row_count; row += gridDim.x) {
         uint32_t largest = block_reduce(of_row<find_largest>(in, row, columns), larger_bits(), 0U);
@@ -108,7 +108,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* At most as many threads as have several vectors each. */
 static int threads_of_row(const struct magnitude *op)
 {
-    return threads_for(blocks_of(op->in.dim[1], EACH * VECTORS_AT_ONCE), THREADS);
+    return threads_for(blocks_of(op->in.dim[1], VECTOR_WIDTH * VECTORS_AT_ONCE), THREADS);
 }
 
 template <class F, class T> static enum status find_one(struct cuda_queue *queue, const struct magnitude *op)
@@ -118,9 +118,9 @@ template <class F, class T> static enum status find_one(struct cuda_queue *queue
     const int64_t rows = op->in.dim[0];
     const int blocks = rows < MAX_BLOCKS ? static_cast<int>(rows) : MAX_BLOCKS;
     TRY(cuda_scratch(queue, static_cast<size_t>(blocks) * sizeof(type), &partial));
-    TRY(LAUNCH(queue, (find_in_rows<F, T>), dim3(static_cast<unsigned>(blocks)), threads_of_row(op), 0,
+    TRY(LAUNCH(queue, (magnitude_partial<F, T>), dim3(static_cast<unsigned>(blocks)), threads_of_row(op), 0,
                rows_of<T>(op->in), rows, op->in.dim[1], static_cast<type *>(partial)));
-    return LAUNCH(queue, join_partial<F>, dim3(1), THREADS, 0, static_cast<const type *>(partial), blocks,
+    return LAUNCH(queue, magnitude_finish<F>, dim3(1), THREADS, 0, static_cast<const type *>(partial), blocks,
                   static_cast<typename F::out *>(op->out.data), op->accumulate);
 }
 
@@ -135,9 +135,10 @@ template <class T> static enum status find_magnitude(struct cuda_queue *queue, c
         break;
     }
     const int64_t rows = op->in.dim[0];
-    return LAUNCH(queue, find_each_row<T>, dim3(static_cast<unsigned>(rows < MAX_GRID_Y ? rows : MAX_GRID_Y)),
-                  threads_of_row(op), 0, rows_of<T>(op->in), rows, op->in.dim[1],
-                  static_cast<float *>(op->out.data), op->accumulate);
+    return LAUNCH(queue, magnitude_of_rows<T>,
+                  dim3(static_cast<unsigned>(rows < MAX_GRID_Y ? rows : MAX_GRID_Y)), threads_of_row(op), 0,
+                  rows_of<T>(op->in), rows, op->in.dim[1], static_cast<float *>(op->out.data),
+                  op->accumulate);
 }
 
 enum status cuda_magnitude(struct cuda_queue *queue, const struct magnitude *op)
@@ -153,7 +154,8 @@ struct signs {
 
 /* One thread per column of 16 rows: accesses are coalesced. */
 static __global__ void __launch_bounds__(TRANSFORM_THREADS)
-    transform(struct any_rows in, rows<float> out, int64_t blocks, int64_t columns, struct signs sign)
+    hadamard_transform(struct any_rows in, rows<float> out, int64_t blocks, int64_t columns,
+                       struct signs sign)
 {
     const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     for (int64_t block = blockIdx.y; block < blocks && column < columns; block += gridDim.y) {
@@ -188,6 +190,6 @@ enum status cuda_hadamard(struct cuda_queue *queue, const struct hadamard *op)
     const int threads = threads_for(columns, TRANSFORM_THREADS);
     dim3 grid(static_cast<unsigned>(blocks_of(columns, threads)),
               static_cast<unsigned>(blocks < MAX_GRID_Y ? blocks : MAX_GRID_Y));
-    return LAUNCH(queue, transform, grid, threads, 0, any_rows_of(op->in), floats(op->out), blocks, columns,
-                  sign);
+    return LAUNCH(queue, hadamard_transform, grid, threads, 0, any_rows_of(op->in), floats(op->out), blocks,
+                  columns, sign);
 }

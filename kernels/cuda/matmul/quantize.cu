@@ -20,7 +20,7 @@ extern "C" {
 
 enum {
     TILE = QUANTIZE_BLOCK_MAX,
-    GROUPS_OF_COLUMNS = TILE / EACH,
+    GROUPS_OF_COLUMNS = TILE / VECTOR_WIDTH,
     LINES = 8,
     TILE_THREADS = LINES * GROUPS_OF_COLUMNS
 };
@@ -108,19 +108,19 @@ static __device__ float up_of(const struct quantizer &f)
     return up > FLT_MAX ? FLT_MAX : up;
 }
 
-/* Quantizes columns [column, column + EACH) of a row. */
+/* Quantizes columns [column, column + VECTOR_WIDTH) of a row. */
 static __device__ void round_vector(const struct quantizer &f, int64_t row, int64_t column, float whole,
-                                    const struct factor factor[EACH], vec<float> &x)
+                                    const struct factor factor[VECTOR_WIDTH], vec<float> &x)
 {
-    uint32_t word[EACH] = {};
+    uint32_t word[VECTOR_WIDTH] = {};
     if (f.sample != nullptr) {
         const uint64_t first =
             static_cast<uint64_t>(f.sample_offset[row] * f.columns + f.column_begin + column);
-        for (unsigned i = 0; i < EACH; i += 4)
+        for (unsigned i = 0; i < VECTOR_WIDTH; i += 4)
             philox_run(f.generator, static_cast<uint64_t>(f.sample[row]), first + i, word + i);
     }
     UNROLL_ALL
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < VECTOR_WIDTH; i++) {
         const float scaled = x.at[i] * factor[i].into;
         const float rounded = f.sample != nullptr ? number_round_stochastic(f.rounder, scaled, word[i])
                                                   : number_round(f.rounder, scaled);
@@ -139,9 +139,9 @@ template <class T> struct round_all {
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         vec<float> x = in.load(row, column, left);
-        struct factor factor[EACH];
+        struct factor factor[VECTOR_WIDTH];
         factor[0] = factor_of(f, f.given(row), 1.0F);
-        for (int i = 1; i < EACH; i++)
+        for (int i = 1; i < VECTOR_WIDTH; i++)
             factor[i] = factor[0];
         round_vector(f, row, column, 1.0F, factor, x);
         out.store(row, column, left, x);
@@ -168,10 +168,10 @@ struct strips {
 
 /* The factors of a thread's columns; `line` has the largest magnitudes of 128 columns. */
 static __device__ void factors_of(const struct quantizer &f, const uint32_t *line, int column, float up,
-                                  struct factor factor[EACH])
+                                  struct factor factor[VECTOR_WIDTH])
 {
     const int across = static_cast<int>(f.block_columns);
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < VECTOR_WIDTH; i++) {
         const int begin = (column + i) / across * across;
         if (i > 0 && begin < column + i) { // the same block
             factor[i] = factor[i - 1];
@@ -186,11 +186,11 @@ static __device__ void factors_of(const struct quantizer &f, const uint32_t *lin
 
 template <class T>
 static __global__ void __launch_bounds__(TILE_THREADS)
-    round_blocks(rows<T> in, rows<float> out, struct strips strips, struct quantizer f)
+    quantize_blocks(rows<T> in, rows<float> out, struct strips strips, struct quantizer f)
 {
     SHARED(uint32_t, largest, LINES * TILE);
     const int line = static_cast<int>(threadIdx.x) / GROUPS_OF_COLUMNS;
-    const int column = static_cast<int>(threadIdx.x) % GROUPS_OF_COLUMNS * EACH;
+    const int column = static_cast<int>(threadIdx.x) % GROUPS_OF_COLUMNS * VECTOR_WIDTH;
     const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE + column, left = strips.columns - first;
     const bool single = strips.down == 1;
     const int64_t at_once = single ? LINES : 1, step = single ? 1 : LINES;
@@ -199,23 +199,23 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         const int64_t strip = group * at_once + (single ? line : 0);
         const int64_t begin = strips.begin(strip) + (single ? 0 : line);
         const int64_t end = strip < strips.count && left > 0 ? strips.end(strip) : 0;
-        uint32_t largest_of_column[EACH] = {};
+        uint32_t largest_of_column[VECTOR_WIDTH] = {};
         for (int64_t row = begin; row < end; row += step) {
             vec<float> x = in.load(row, first, left);
-            for (int i = 0; i < EACH; i++) {
+            for (int i = 0; i < VECTOR_WIDTH; i++) {
                 const uint32_t a = bits_of_float(x.at[i]) & 0x7FFFFFFFU;
                 largest_of_column[i] = a > largest_of_column[i] ? a : largest_of_column[i];
             }
         }
         __syncthreads(); // all have read the previous group
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             largest[line * TILE + column + i] = largest_of_column[i];
         __syncthreads();
         for (int l = 1; l < LINES && !single; l++) // one thread per column
             if (largest[l * TILE + threadIdx.x] > largest[threadIdx.x])
                 largest[threadIdx.x] = largest[l * TILE + threadIdx.x];
         __syncthreads();
-        struct factor factor[EACH];
+        struct factor factor[VECTOR_WIDTH];
         factors_of(f, largest + (single ? line * TILE : 0), column, up, factor);
         for (int64_t row = begin; row < end; row += step) {
             vec<float> x = in.load(row, first, left);
@@ -261,7 +261,7 @@ template <class T> static enum status round_with_blocks(struct cuda_queue *queue
     const int64_t groups = s.down == 1 ? blocks_of(s.count, LINES) : s.count;
     dim3 grid(static_cast<unsigned>(blocks_of(s.columns, TILE)),
               static_cast<unsigned>(groups < MAX_GRID_Y ? groups : MAX_GRID_Y));
-    return LAUNCH(queue, round_blocks<T>, grid, TILE_THREADS, 0, rows_of<T>(op->in), floats(op->out), s,
+    return LAUNCH(queue, quantize_blocks<T>, grid, TILE_THREADS, 0, rows_of<T>(op->in), floats(op->out), s,
                   quantizer_of(op));
 }
 

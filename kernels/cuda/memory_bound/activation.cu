@@ -102,7 +102,7 @@ template <enum activation KIND, class T> struct activate {
     {
         vec<float> q = rows<T>::widened(p.x);
         const vec<float> u = rows<T>::widened(p.up);
-        for (int i = 0; i < EACH; i++) {
+        for (int i = 0; i < VECTOR_WIDTH; i++) {
             q.at[i] *= step_of<KIND>(q.at[i]);
             if (KIND >= ACTIVATION_GATED)
                 q.at[i] *= u.at[i];
@@ -119,7 +119,7 @@ template <enum activation KIND, class T> struct activate_back {
         vec<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
         if (KIND >= ACTIVATION_GATED)
             u = up.load(row, column, left);
-        for (int i = 0; i < EACH; i++) {
+        for (int i = 0; i < VECTOR_WIDTH; i++) {
             float step, slope = slope_of<KIND>(q.at[i], &step);
             if (KIND >= ACTIVATION_GATED) {
                 du.at[i] = g.at[i] * (q.at[i] * step);

@@ -162,7 +162,7 @@ template <class End> struct adamw_slice {
 
 template <class End>
 static __global__ void __launch_bounds__(THREADS)
-    step_slices(const __grid_constant__ members<adamw_slice<End>> all)
+    adamw_update(const __grid_constant__ members<adamw_slice<End>> all)
 {
     unsigned mine = blockIdx.x;
     const adamw_slice<End> &op = all.of_block(mine);
@@ -199,7 +199,7 @@ template <class End> static enum status launch_slices(struct cuda_queue *queue, 
             return blocks_of(one.count, QUADS * QUAD * THREADS);
         },
         [=](const members<adamw_slice<End>> &all, unsigned blocks) {
-            return LAUNCH(queue, step_slices<End>, dim3(blocks), THREADS, 0, all);
+            return LAUNCH(queue, adamw_update<End>, dim3(blocks), THREADS, 0, all);
         });
 }
 

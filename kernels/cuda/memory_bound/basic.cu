@@ -27,7 +27,7 @@ struct fill_words {
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         vec<uint32_t> p;
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             p.at[i] = word[i % 2];
         out.store(row, column, left, p);
     }
@@ -50,7 +50,7 @@ template <class T> struct fill_elements {
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         vec<float> p;
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             p.at[i] = value;
         out.store(row, column, left, p);
     }
@@ -125,7 +125,7 @@ template <class T> struct add_to {
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         vec<T> a = out.load(row, column, left), b = in.load(row, column, left);
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             a.at[i] += b.at[i];
         out.store(row, column, left, a);
     }
@@ -149,7 +149,7 @@ template <class T> struct normal_vector {
     {
         const int64_t first = (op.row_begin + row) * op.columns + op.column_begin + column;
         vec<float> q = {};
-        for (int i = 0; i < EACH && i < left; i++) {
+        for (int i = 0; i < VECTOR_WIDTH && i < left; i++) {
             uint32_t word[4];
             double a, b;
             philox_quad(op.generator, 0, static_cast<uint64_t>((first + i) / 4), word);
@@ -183,7 +183,7 @@ template <class T> struct sum_columns {
     __device__ void add(const row &from, vec<float> *sum) const
     {
         const vec<float> x = rows<T>::widened(from);
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             sum->at[i] += x.at[i];
     }
 };

@@ -23,7 +23,7 @@ template <class T> struct combine_parts {
         vec<number> all = {};
         for (int r = 0; r < ranks; r++) {
             vec<number> x = r == rank ? mine.load(0, column, left) : parts.load(r, column, left);
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 all.at[i] = r == 0 ? x.at[i] : maximum ? larger(all.at[i], x.at[i]) : all.at[i] + x.at[i];
         }
         out.store(0, column, left, all);

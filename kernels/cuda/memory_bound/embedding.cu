@@ -39,7 +39,7 @@ template <class T> struct gather {
         vec<float> q = rows<T>::widened(p.row);
         if (accumulate) {
             const vec<float> before = rows<T>::widened(p.before);
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 q.at[i] = before.at[i] + q.at[i];
         }
         out.store(t, column, left, q);
@@ -65,7 +65,7 @@ struct sorted {
 static_assert(sizeof(struct sorted) == SORTED_TOKEN_BYTES, "scratch.h has another size");
 
 /* order[position of t] = t, the position by (id, t). */
-static __global__ void sort_tokens(const int32_t *id, int64_t count, struct sorted *order)
+static __global__ void embedding_sort_tokens(const int32_t *id, int64_t count, struct sorted *order)
 {
     SHARED(int32_t, tile, SORT_THREADS);
     const int64_t t = static_cast<int64_t>(blockIdx.x) * SORT_THREADS + threadIdx.x;
@@ -89,14 +89,14 @@ static __global__ void sort_tokens(const int32_t *id, int64_t count, struct sort
 
 /* Adds the rows of an id in order, with several loads in flight: a frequent id has hundreds. */
 template <class T>
-__global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *id,
-                               const struct sorted *order, int64_t begin, int64_t row_count, int64_t columns)
+__global__ void embedding_bwd(rows<T> dout, rows<float> dtable, const int32_t *id, const struct sorted *order,
+                              int64_t begin, int64_t row_count, int64_t columns)
 {
     enum { AT_ONCE = 8 };
     const int64_t position = blockIdx.x;
     const struct sorted first = order[position];
     const int64_t row = static_cast<int64_t>(id[first.token]) - begin;
-    const int64_t column = EACH * (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x),
+    const int64_t column = VECTOR_WIDTH * (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x),
                   left = columns - column;
     if (row < 0 || row >= row_count || left <= 0 ||
         (position > 0 && order[position - 1].alike == first.alike + 1))
@@ -112,7 +112,7 @@ __global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *
         UNROLL_ALL
         for (int k = 0; k < AT_ONCE; k++) {
             const vec<float> q = rows<T>::widened(in[k]);
-            for (int i = 0; p + k < end && i < EACH; i++)
+            for (int i = 0; p + k < end && i < VECTOR_WIDTH; i++)
                 sum.at[i] += q.at[i];
         }
     }
@@ -121,17 +121,18 @@ __global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *
 
 enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embedding_backward *op)
 {
-    const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], vectors = blocks_of(columns, EACH);
+    const int64_t count = op->dout.dim[0], columns = op->dout.dim[1],
+                  vectors = blocks_of(columns, VECTOR_WIDTH);
     void *scratch;
     TRY(cuda_scratch(queue, static_cast<size_t>(count) * SORTED_TOKEN_BYTES, &scratch));
     struct sorted *order = static_cast<struct sorted *>(scratch);
     dim3 sorters(static_cast<unsigned>(blocks_of(count, SORT_THREADS)));
-    TRY(LAUNCH(queue, sort_tokens, sorters, SORT_THREADS, 0, op->id, count, order));
+    TRY(LAUNCH(queue, embedding_sort_tokens, sorters, SORT_THREADS, 0, op->id, count, order));
     int threads = threads_for(vectors, SCATTER_THREADS);
     dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(blocks_of(vectors, threads)));
     return with_type(op->dout.dtype, [=](auto number) {
         using T = decltype(number);
-        return LAUNCH(queue, add_rows_by_id<T>, grid, threads, 0, rows_of<T>(op->dout), floats(op->dtable),
+        return LAUNCH(queue, embedding_bwd<T>, grid, threads, 0, rows_of<T>(op->dout), floats(op->dtable),
                       op->id, order, op->begin, op->rows, columns);
     });
 }
@@ -173,7 +174,7 @@ static __device__ void rotate_vector(const vec<T> was[2], const float *table, in
                                      vec<float> now[2])
 {
     const vec<float> a = rows<T>::widened(was[0]), b = rows<T>::widened(was[1]);
-    for (int k = 0; k < EACH; k++) {
+    for (int k = 0; k < VECTOR_WIDTH; k++) {
         const float c = k < left ? table[k] : 0.0F, s = k < left ? table[half + k] : 0.0F;
         now[0].at[k] = a.at[k] * c - b.at[k] * s;
         now[1].at[k] = b.at[k] * c + a.at[k] * s;
@@ -183,7 +184,7 @@ static __device__ void rotate_vector(const vec<T> was[2], const float *table, in
 /* Rotates columns i and i + half of a head; loads of several tokens are in flight. */
 template <class T>
 __global__ void __launch_bounds__(ROPE_THREADS)
-    rotate(rows<T> x, const int32_t *position, int64_t tokens, int heads, rotation r)
+    rope_apply(rows<T> x, const int32_t *position, int64_t tokens, int heads, rotation r)
 {
     DYNAMIC_SHARED(double, frequency);
     const int half = r.half;
@@ -191,9 +192,9 @@ __global__ void __launch_bounds__(ROPE_THREADS)
     const int64_t first = ROPE_TOKENS * static_cast<int64_t>(blockIdx.x);
     const int here = tokens - first < ROPE_TOKENS ? static_cast<int>(tokens - first) : ROPE_TOKENS;
     make_tables(position + first, here, r, frequency, table);
-    const int vectors = (half + EACH - 1) / EACH; // per half head
+    const int vectors = (half + VECTOR_WIDTH - 1) / VECTOR_WIDTH; // per half head
     for (int p = static_cast<int>(threadIdx.x); p < heads * vectors; p += static_cast<int>(blockDim.x)) {
-        const int head = p / vectors, i = (p - head * vectors) * EACH, left = half - i;
+        const int head = p / vectors, i = (p - head * vectors) * VECTOR_WIDTH, left = half - i;
         const int64_t column = static_cast<int64_t>(head) * r.head_dim + i;
         vec<T> in[ROPE_TOKENS][2] = {};
         UNROLL_ALL
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(ROPE_THREADS)
 /* Rotates columns 2 i and 2 i + 1 of a head: a vector has whole pairs. */
 template <class T>
 __global__ void __launch_bounds__(ROPE_THREADS)
-    rotate_interleaved(rows<T> x, const int32_t *position, int64_t tokens, int heads, rotation r)
+    rope_apply_interleaved(rows<T> x, const int32_t *position, int64_t tokens, int heads, rotation r)
 {
     DYNAMIC_SHARED(double, frequency);
     const int half = r.half;
@@ -226,15 +227,15 @@ __global__ void __launch_bounds__(ROPE_THREADS)
     const int64_t first = ROPE_TOKENS * static_cast<int64_t>(blockIdx.x);
     const int here = tokens - first < ROPE_TOKENS ? static_cast<int>(tokens - first) : ROPE_TOKENS;
     make_tables(position + first, here, r, frequency, table);
-    const int vectors = (2 * half + EACH - 1) / EACH; // per head
+    const int vectors = (2 * half + VECTOR_WIDTH - 1) / VECTOR_WIDTH; // per head
     for (int p = static_cast<int>(threadIdx.x); p < heads * vectors; p += static_cast<int>(blockDim.x)) {
-        const int head = p / vectors, i = (p - head * vectors) * EACH, left = 2 * half - i;
+        const int head = p / vectors, i = (p - head * vectors) * VECTOR_WIDTH, left = 2 * half - i;
         const int64_t column = static_cast<int64_t>(head) * r.head_dim + i;
         for (int t = 0; t < here; t++) {
             const vec<float> was = x.load(first + t, column, left);
             const float *const cosine = table + 2 * t * half + i / 2, *const sine = cosine + half;
             vec<float> now = {};
-            for (int k = 0; k + 1 < EACH && k < left; k += 2) {
+            for (int k = 0; k + 1 < VECTOR_WIDTH && k < left; k += 2) {
                 now.at[k] = was.at[k] * cosine[k / 2] - was.at[k + 1] * sine[k / 2];
                 now.at[k + 1] = was.at[k + 1] * cosine[k / 2] + was.at[k] * sine[k / 2];
             }
@@ -253,13 +254,15 @@ enum status cuda_rope(struct cuda_queue *queue, const struct rope *op)
         using T = decltype(number);
         rows<T> x = rows_of<T>(op->x);
         const dim3 grid(static_cast<unsigned>(blocks_of(tokens, ROPE_TOKENS)));
-        const int64_t vectors = op->interleaved ? blocks_of(2 * half, EACH) : blocks_of(half, EACH);
+        const int64_t vectors =
+            op->interleaved ? blocks_of(2 * half, VECTOR_WIDTH) : blocks_of(half, VECTOR_WIDTH);
         const int threads = threads_for(heads * vectors, ROPE_THREADS);
         // Whether every vector is aligned, and whole.
-        x.wide = x.wide && op->head_dim % EACH == 0 && (op->interleaved ? 2 * half : half) % EACH == 0;
-        return op->interleaved ? LAUNCH(queue, rotate_interleaved<T>, grid, threads, tables, x, op->position,
-                                        tokens, static_cast<int>(heads), r)
-                               : LAUNCH(queue, rotate<T>, grid, threads, tables, x, op->position, tokens,
+        x.wide = x.wide && op->head_dim % VECTOR_WIDTH == 0 &&
+                 (op->interleaved ? 2 * half : half) % VECTOR_WIDTH == 0;
+        return op->interleaved ? LAUNCH(queue, rope_apply_interleaved<T>, grid, threads, tables, x,
+                                        op->position, tokens, static_cast<int>(heads), r)
+                               : LAUNCH(queue, rope_apply<T>, grid, threads, tables, x, op->position, tokens,
                                         static_cast<int>(heads), r);
     });
 }

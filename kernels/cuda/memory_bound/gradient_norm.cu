@@ -29,9 +29,10 @@ struct squared {
 };
 
 /* One warp per block of squares: these are small, and warps need not wait for each other. */
-static __global__ void __launch_bounds__(THREADS) square_blocks(const __grid_constant__ members<squared> all)
+static __global__ void __launch_bounds__(THREADS)
+    gradient_squares_partial(const __grid_constant__ members<squared> all)
 {
-    enum { AT_ONCE = 4, LINE = EACH * WARP };
+    enum { AT_ONCE = 4, LINE = VECTOR_WIDTH * WARP };
     unsigned mine = blockIdx.x;
     const squared &op = all.of_block(mine);
     const int64_t block = static_cast<int64_t>(mine) * (THREADS / WARP) + threadIdx.x / WARP;
@@ -39,7 +40,7 @@ static __global__ void __launch_bounds__(THREADS) square_blocks(const __grid_con
         return;
     const int64_t begin = block * op.each, end = begin + op.each < op.count ? begin + op.each : op.count;
     double sum = 0.0;
-    for (int64_t i = begin + EACH * (threadIdx.x % WARP); i < end; i += AT_ONCE * LINE) {
+    for (int64_t i = begin + VECTOR_WIDTH * (threadIdx.x % WARP); i < end; i += AT_ONCE * LINE) {
         vec<float> in[AT_ONCE] = {};
         UNROLL_ALL
         for (int k = 0; k < AT_ONCE; k++)
@@ -47,7 +48,7 @@ static __global__ void __launch_bounds__(THREADS) square_blocks(const __grid_con
                 in[k] = op.x.read(0, i + k * LINE, end - i - k * LINE);
         UNROLL_ALL
         for (int k = 0; k < AT_ONCE; k++)
-            for (int e = 0; e < EACH; e++)
+            for (int e = 0; e < VECTOR_WIDTH; e++)
                 sum += static_cast<double>(in[k].at[e]) * static_cast<double>(in[k].at[e]); // exact products
     }
     sum = warp_reduce(sum, plus());
@@ -65,7 +66,8 @@ struct summed {
  * are reduced in a tree: a single thread in index order would take as long as a microbatch for a tensor with
  * a hundred thousand blocks. */
 enum { SUM_THREADS = 1024 };
-static __global__ void __launch_bounds__(SUM_THREADS) add_blocks(const __grid_constant__ members<summed> all)
+static __global__ void __launch_bounds__(SUM_THREADS)
+    gradient_squares_sum(const __grid_constant__ members<summed> all)
 {
     unsigned mine = blockIdx.x;
     const summed &op = all.of_block(mine);
@@ -90,7 +92,7 @@ enum status cuda_squares(struct cuda_queue *queue, const struct squares_list *op
             return blocks_of(one.blocks, THREADS / WARP);
         },
         [=](const members<squared> &all, unsigned blocks) {
-            return LAUNCH(queue, square_blocks, dim3(blocks), THREADS, 0, all);
+            return LAUNCH(queue, gradient_squares_partial, dim3(blocks), THREADS, 0, all);
         });
 }
 
@@ -109,7 +111,7 @@ enum status cuda_sum(struct cuda_queue *queue, const struct sum_list *op)
             return int64_t{1};
         },
         [=](const members<summed> &all, unsigned blocks) {
-            return LAUNCH(queue, add_blocks, dim3(blocks), threads, 0, all);
+            return LAUNCH(queue, gradient_squares_sum, dim3(blocks), threads, 0, all);
         });
 }
 
@@ -122,7 +124,7 @@ struct clip_sums {
     double *result;
 };
 
-static __global__ void __launch_bounds__(THREADS) clip_gradients(struct clip_sums op)
+static __global__ void __launch_bounds__(THREADS) gradient_clip_factor(struct clip_sums op)
 {
     const double tokens = sum_in_order(op.tokens, op.samples), squares = sum_in_order(op.squares, op.tensors);
     const double loss = sum_in_order(op.loss, op.samples);
@@ -152,5 +154,5 @@ enum status cuda_clip(struct cuda_queue *queue, const struct clip *op)
                              op->loss_scale,
                              op->hyper,
                              static_cast<double *>(op->result.data)};
-    return LAUNCH(queue, clip_gradients, dim3(1), THREADS, 0, args);
+    return LAUNCH(queue, gradient_clip_factor, dim3(1), THREADS, 0, args);
 }

@@ -19,7 +19,7 @@ template <class T> struct cap_logits {
     __device__ void write(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         vec<float> q = rows<T>::widened(p);
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             q.at[i] = tanhf(q.at[i] * inverse) * cap;
         x.store(row, column, left, q);
     }
@@ -41,12 +41,12 @@ template <class T> struct loss_rows {
     float *max, *sum, *target;
 };
 
-template <class T> __global__ void __launch_bounds__(THREADS) largest_of_rows(loss_rows<T> op)
+template <class T> __global__ void __launch_bounds__(THREADS) loss_row_max(loss_rows<T> op)
 {
     const int64_t row = blockIdx.x;
     float max_logit = -INFINITY;
     walk_row(op.logits, row, op.columns, -INFINITY, [&](const vec<float> &q) {
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             max_logit = fmaxf(max_logit, q.at[i]);
     });
     max_logit = block_reduce(max_logit, larger(), -INFINITY);
@@ -54,13 +54,13 @@ template <class T> __global__ void __launch_bounds__(THREADS) largest_of_rows(lo
         op.max[row] = max_logit;
 }
 
-template <class T> __global__ void __launch_bounds__(THREADS) sum_of_rows(loss_rows<T> op)
+template <class T> __global__ void __launch_bounds__(THREADS) loss_row_sum(loss_rows<T> op)
 {
     const int64_t row = blockIdx.x;
     const float max = op.max[row];
     float sum = 0.0F;
     walk_row(op.logits, row, op.columns, -INFINITY, [&](const vec<float> &q) {
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             sum += exp2_fast(LOG2_E * (q.at[i] - max)); // expf's instructions would take as long as memory
                                                         // access
     });
@@ -75,7 +75,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) sum_of_rows(loss_r
 
 static int threads_of_row(int64_t columns)
 {
-    return threads_for(columns > 0 ? blocks_of(columns, EACH) : 1, THREADS);
+    return threads_for(columns > 0 ? blocks_of(columns, VECTOR_WIDTH) : 1, THREADS);
 }
 
 static float *data_of(struct tensor t)
@@ -90,7 +90,7 @@ enum status cuda_loss_max(struct cuda_queue *queue, const struct loss_max *op)
         using T = decltype(number);
         loss_rows<T> args = {rows_of<T>(op->logits), op->columns, 0,      nullptr,
                              data_of(op->max),       nullptr,     nullptr};
-        return LAUNCH(queue, largest_of_rows<T>, grid, threads_of_row(op->columns), 0, args);
+        return LAUNCH(queue, loss_row_max<T>, grid, threads_of_row(op->columns), 0, args);
     });
 }
 
@@ -101,14 +101,14 @@ enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_sum *op)
         using T = decltype(number);
         loss_rows<T> args = {rows_of<T>(op->logits), op->columns,      op->begin,          op->label,
                              data_of(op->max),       data_of(op->sum), data_of(op->target)};
-        return LAUNCH(queue, sum_of_rows<T>, grid, threads_of_row(op->columns), 0, args);
+        return LAUNCH(queue, loss_row_sum<T>, grid, threads_of_row(op->columns), 0, args);
     });
 }
 
 /* One block per sequence. A masked token may have no label on any rank, and so no finite loss. */
 static __global__ void __launch_bounds__(THREADS)
-    finish_samples(const float *sum, const float *target, const float *mask, int64_t sequence,
-                   double *sample_loss, double *sample_tokens)
+    loss_of_samples(const float *sum, const float *target, const float *mask, int64_t sequence,
+                    double *sample_loss, double *sample_tokens)
 {
     const int64_t first = blockIdx.x * sequence;
     double loss = 0.0, tokens = 0.0;
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(THREADS)
 enum status cuda_loss_finish(struct cuda_queue *queue, const struct loss_finish *op)
 {
     const int64_t batch = op->sample_loss.dim[0], sequence = op->sum.dim[0] / batch;
-    return LAUNCH(queue, finish_samples, dim3(static_cast<unsigned>(batch)), threads_for(sequence, THREADS),
+    return LAUNCH(queue, loss_of_samples, dim3(static_cast<unsigned>(batch)), threads_for(sequence, THREADS),
                   0, data_of(op->sum), data_of(op->target), op->mask, sequence,
                   static_cast<double *>(op->sample_loss.data), static_cast<double *>(op->sample_tokens.data));
 }
@@ -158,17 +158,18 @@ template <class T> struct loss_gradient {
         const int64_t at = static_cast<int64_t>(label[row]) - begin - column,
                       real = counts ? columns - column : 0;
         vec<float> q = rows<T>::widened(p);
-        if (real < EACH)
-            for (int i = 0; i < EACH; i++)
+        if (real < VECTOR_WIDTH)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 q.at[i] = i < real ? q.at[i] : -INFINITY;
         vec<float> g;
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             g.at[i] = expf(q.at[i] - max_logit) * factor;
-        if (at >= 0 && at < EACH && at < real)
-            for (int i = 0; i < EACH; i++)
+        if (at >= 0 && at < VECTOR_WIDTH && at < real)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 g.at[i] -= i == at ? weight : 0.0F;
         if (to_cap > 0.0F)
-            for (int i = 0; i < EACH; i++) // columns that are not real have gradient 0, and no capped logit
+            for (int i = 0; i < VECTOR_WIDTH;
+                 i++) // columns that are not real have gradient 0, and no capped logit
                 g.at[i] *= i < real ? fmaf(-to_cap * q.at[i], to_cap * q.at[i], 1.0F) : 0.0F;
         logits.store(row, column, left, g);
     }

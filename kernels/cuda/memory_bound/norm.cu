@@ -17,7 +17,7 @@ enum { THREADS = 1024 };
 
 static int threads_of_row(int64_t columns)
 {
-    return threads_for(blocks_of(columns, EACH), THREADS);
+    return threads_for(blocks_of(columns, VECTOR_WIDTH), THREADS);
 }
 
 template <class T> struct norm_rows {
@@ -37,17 +37,17 @@ template <class T, bool FITS>
 __device__ void write_normal(const norm_rows<T> &op, int64_t row, int64_t column, float mean, float rstd,
                              const vec<float> &w, const vec<float> &b, vec<float> x)
 {
-    for (int i = 0; i < EACH; i++)
+    for (int i = 0; i < VECTOR_WIDTH; i++)
         x.at[i] = (x.at[i] - mean) * rstd * w.at[i] + b.at[i];
     op.y.template store<FITS>(row, column, op.columns - column, x);
 }
 
 template <class T, bool ADDS, bool FITS>
-__global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, add_residual<T> before)
+__global__ void __launch_bounds__(THREADS) norm_fwd(norm_rows<T> op, add_residual<T> before)
 {
     constexpr int ROWS = rows_at_once<ADDS>;
-    const int64_t row = ROWS * static_cast<int64_t>(blockIdx.x), n = op.columns, first = EACH * threadIdx.x,
-                  stride = FITS ? n : EACH * blockDim.x;
+    const int64_t row = ROWS * static_cast<int64_t>(blockIdx.x), n = op.columns,
+                  first = VECTOR_WIDTH * threadIdx.x, stride = FITS ? n : VECTOR_WIDTH * blockDim.x;
     const int count = op.row_count - row < ROWS ? 1 : ROWS;
     vec<T> held[ROWS] = {};
     const auto x = [&](int k, int64_t c) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, ad
         for (int k = 0; k < ROWS; k++) {
             held[k] = c == first ? in[k] : held[k];
             const vec<float> q = rows<T>::widened(in[k]);
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 sum[k] += FITS || i < n - c ? q.at[i] : 0.0F;
         }
     }
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, ad
         sum[k] = 0.0F;
         for (int64_t c = first; c < n && k < count; c += stride) {
             const vec<float> q = x(k, c);
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 sum[k] = FITS || i < n - c ? fmaf(q.at[i] - mean[k], q.at[i] - mean[k], sum[k]) : sum[k];
         }
     }
@@ -119,12 +119,12 @@ static enum status launch_forward(struct cuda_queue *queue, const norm_rows<T> &
                                   const add_residual<T> &before)
 {
     const int64_t n = op.columns;
-    const bool fits = n <= EACH * THREADS && op.x.are_whole(n) && op.weight.are_whole(n) &&
+    const bool fits = n <= VECTOR_WIDTH * THREADS && op.x.are_whole(n) && op.weight.are_whole(n) &&
                       op.bias.are_whole(n) && op.y.are_whole(n) && (!ADDS || before.are_whole(n));
     const dim3 grid(static_cast<unsigned>(blocks_of(op.row_count, rows_at_once<ADDS>)));
     const int threads = threads_of_row(n);
-    return fits ? LAUNCH(queue, (norm_forward_rows<T, ADDS, true>), grid, threads, 0, op, before)
-                : LAUNCH(queue, (norm_forward_rows<T, ADDS, false>), grid, threads, 0, op, before);
+    return fits ? LAUNCH(queue, (norm_fwd<T, ADDS, true>), grid, threads, 0, op, before)
+                : LAUNCH(queue, (norm_fwd<T, ADDS, false>), grid, threads, 0, op, before);
 }
 
 /* before: NULL, or the op that computes x. */
@@ -169,7 +169,7 @@ struct weight_sums {
     vec<float> dweight, dbias;
 };
 
-/* EACH columns of a row. FITS: see the kernel. */
+/* VECTOR_WIDTH columns of a row. FITS: see the kernel. */
 template <class T, bool FITS> struct norm_back_vector {
     vec<T> x, dy, dresidual;
     unsigned kept; // of the branch
@@ -187,7 +187,7 @@ template <class T, bool FITS> struct norm_back_vector {
     __device__ void add_products(const vec<float> &weight, const struct norm_row &row, float sum[2]) const
     {
         const vec<float> in = rows<T>::widened(x), g = rows<T>::widened(dy);
-        for (int i = 0; i < EACH; i++) {
+        for (int i = 0; i < VECTOR_WIDTH; i++) {
             sum[0] += g.at[i] * weight.at[i];
             sum[1] = fmaf(g.at[i] * weight.at[i], (in.at[i] - row.mean) * row.rstd, sum[1]);
         }
@@ -199,7 +199,7 @@ template <class T, bool FITS> struct norm_back_vector {
     {
         const vec<float> in = rows<T>::widened(x), g = rows<T>::widened(dy);
         vec<float> dx = rows<T>::widened(dresidual);
-        for (int i = 0; i < EACH; i++) {
+        for (int i = 0; i < VECTOR_WIDTH; i++) {
             const float xhat = (in.at[i] - row.mean) * row.rstd;
             dx.at[i] += row.rstd * (g.at[i] * weight.at[i] - row.mean_of[0] - xhat * row.mean_of[1]);
             sums.dweight.at[i] += g.at[i] * xhat;
@@ -242,9 +242,10 @@ template <class T> static __device__ struct weight_sums load_sums(const norm_bac
 /* FITS: a row is one 16-byte aligned vector per thread, which keeps it and the sums of its columns in
  * registers. Otherwise it is read again, and the sums are kept in memory between rows: the same
  * arithmetic. */
-template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_backward_rows(norm_back<T> op)
+template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_bwd(norm_back<T> op)
 {
-    const int64_t n = op.columns, first = EACH * threadIdx.x, stride = FITS ? n : EACH * blockDim.x;
+    const int64_t n = op.columns, first = VECTOR_WIDTH * threadIdx.x,
+                  stride = FITS ? n : VECTOR_WIDTH * blockDim.x;
     const int64_t begin = static_cast<int64_t>(blockIdx.x) * NORM_ROW_BLOCK,
                   end = begin + NORM_ROW_BLOCK < op.row_count ? begin + NORM_ROW_BLOCK : op.row_count;
     struct weight_sums sums = {};
@@ -277,7 +278,7 @@ template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_ba
 template <class T> static bool fits(const norm_back<T> &op)
 {
     const int64_t n = op.columns;
-    return n <= EACH * THREADS && op.dy.are_whole(n) && op.x.are_whole(n) && op.weight.are_whole(n) &&
+    return n <= VECTOR_WIDTH * THREADS && op.dy.are_whole(n) && op.x.are_whole(n) && op.weight.are_whole(n) &&
            op.dresidual.are_whole(n) && op.dx.are_whole(n) && op.branch.are_whole(n);
 }
 
@@ -312,8 +313,8 @@ static enum status backward(struct cuda_queue *queue, const struct norm_backward
         }
         const dim3 grid(static_cast<unsigned>(blocks));
         const int threads = threads_of_row(columns);
-        return fits(args) ? LAUNCH(queue, (norm_backward_rows<T, true>), grid, threads, 0, args)
-                          : LAUNCH(queue, (norm_backward_rows<T, false>), grid, threads, 0, args);
+        return fits(args) ? LAUNCH(queue, (norm_bwd<T, true>), grid, threads, 0, args)
+                          : LAUNCH(queue, (norm_bwd<T, false>), grid, threads, 0, args);
     }));
     struct partial_sums sums = {lines, blocks, columns, 2 * columns, {}, false};
     sums.out[0] = static_cast<float *>(op->dweight.data);

@@ -65,16 +65,16 @@ template <int COUNT> __device__ void block_sums(float sum[COUNT])
         sum[s] = warp_reduce(lane < warps ? of_warp[s * WARP + lane] : 0.0F, plus());
 }
 
-/* Applies f to each of this thread's EACH-column vectors of a row, in order, with `rest` for missing columns.
- * Several loads are kept in flight, since there is no other work to hide their latency. */
+/* Applies f to each of this thread's VECTOR_WIDTH-column vectors of a row, in order, with `rest` for missing
+ * columns. Several loads are kept in flight, since there is no other work to hide their latency. */
 enum { VECTORS_AT_ONCE = 4 };
 
 template <class T, class F>
 __device__ void walk_row(const rows<T> &in, int64_t row, int64_t columns, typename computing<T>::type rest,
                          F f)
 {
-    const int64_t step = EACH * blockDim.x;
-    for (int64_t first = EACH * threadIdx.x; first < columns; first += VECTORS_AT_ONCE * step) {
+    const int64_t step = VECTOR_WIDTH * blockDim.x;
+    for (int64_t first = VECTOR_WIDTH * threadIdx.x; first < columns; first += VECTORS_AT_ONCE * step) {
         vec<T> p[VECTORS_AT_ONCE] = {};
         UNROLL_ALL
         for (int k = 0; k < VECTORS_AT_ONCE; k++)
@@ -86,8 +86,8 @@ __device__ void walk_row(const rows<T> &in, int64_t row, int64_t columns, typena
             if (left <= 0)
                 break;
             auto q = rows<T>::widened(p[k]);
-            if (left < EACH)
-                for (int i = 0; i < EACH; i++)
+            if (left < VECTOR_WIDTH)
+                for (int i = 0; i < VECTOR_WIDTH; i++)
                     q.at[i] = i < left ? q.at[i] : rest;
             f(q);
         }
@@ -96,15 +96,15 @@ __device__ void walk_row(const rows<T> &in, int64_t row, int64_t columns, typena
 
 /* Sums over rows, in blocks of ROW_BLOCK rows: first within each block, then over the blocks.
  *
- * The functor F defines a row's terms: read(row, column, left) loads the inputs of EACH columns, and add()
- * adds their terms to sum[F::SUMS]. They are separate so that loads of several rows are in flight before the
- * first is used: the threads are few and have no other work to hide the latency. */
+ * The functor F defines a row's terms: read(row, column, left) loads the inputs of VECTOR_WIDTH columns, and
+ * add() adds their terms to sum[F::SUMS]. They are separate so that loads of several rows are in flight
+ * before the first is used: the threads are few and have no other work to hide the latency. */
 enum { ROW_BLOCK = SUM_ROW_BLOCK, ROWS_AT_ONCE = 8 };
 
 template <class F>
-__global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, rows<float> partial)
+__global__ void column_sums_partial(F f, int64_t row_count, int64_t columns, rows<float> partial)
 {
-    const int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x),
+    const int64_t column = VECTOR_WIDTH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x),
                   left = columns - column;
     if (left <= 0)
         return;
@@ -137,7 +137,7 @@ struct partial_sums {
 
 /* Sums the lines of 32 columns: warp w of W adds lines w, w + W, ..., and the warps' sums are added in order.
  * A single warp would expose the memory latency of every line. */
-[[maybe_unused]] static __global__ void add_partial_sums(struct partial_sums sums)
+[[maybe_unused]] static __global__ void column_sums_finish(struct partial_sums sums)
 {
     SHARED(float, of_warp, WARP *WARP);
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
@@ -165,7 +165,7 @@ static inline enum status run_partial_sums(struct cuda_queue *queue, const struc
 {
     enum { THREADS = 512 };
     dim3 grid(static_cast<unsigned>(blocks_of(sums.columns, WARP)), static_cast<unsigned>(count));
-    return LAUNCH(queue, add_partial_sums, grid, threads_for(WARP * sums.lines, THREADS), 0, sums);
+    return LAUNCH(queue, column_sums_finish, grid, threads_for(WARP * sums.lines, THREADS), 0, sums);
 }
 
 /* out[s][columns] (+)= the terms of f over all rows. */
@@ -174,13 +174,13 @@ enum status run_sum_rows(struct cuda_queue *queue, F f, int64_t row_count, int64
                          float *const out[F::SUMS], bool accumulate)
 {
     enum { THREADS = 128 };
-    int64_t blocks = blocks_of(row_count, ROW_BLOCK), vectors = blocks_of(columns, EACH);
+    int64_t blocks = blocks_of(row_count, ROW_BLOCK), vectors = blocks_of(columns, VECTOR_WIDTH);
     void *partial;
     TRY(cuda_scratch(queue, static_cast<size_t>(blocks * F::SUMS * columns) * sizeof(float), &partial));
     int threads = threads_for(vectors, THREADS);
     dim3 grid(static_cast<unsigned>(blocks_of(vectors, threads)),
               static_cast<unsigned>(blocks < MAX_GRID_Y ? blocks : MAX_GRID_Y));
-    TRY(LAUNCH(queue, add_row_blocks<F>, grid, threads, 0, f, row_count, columns,
+    TRY(LAUNCH(queue, column_sums_partial<F>, grid, threads, 0, f, row_count, columns,
                lines_of(static_cast<float *>(partial), columns)));
     struct partial_sums sums = {
         static_cast<const float *>(partial), blocks, columns, F::SUMS * columns, {}, accumulate};

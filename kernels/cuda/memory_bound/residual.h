@@ -13,8 +13,8 @@ struct mask {
     const int32_t *sample_offset;
     int64_t columns, column_begin;
 
-    /* Dropout mask of columns [column, column + EACH) of a row, as bits: computed before the row is loaded,
-     * it occupies one register meanwhile. */
+    /* Dropout mask of columns [column, column + VECTOR_WIDTH) of a row, as bits: computed before the row is
+     * loaded, it occupies one register meanwhile. */
     __device__ unsigned kept(int64_t row, int64_t column) const
     {
         if (!drops)
@@ -22,7 +22,7 @@ struct mask {
         uint64_t first = static_cast<uint64_t>(sample_offset[row]) * static_cast<uint64_t>(columns) +
                          static_cast<uint64_t>(column_begin + column);
         unsigned bits = 0;
-        for (unsigned i = 0; i < EACH; i += 4) {
+        for (unsigned i = 0; i < VECTOR_WIDTH; i += 4) {
             float factor[4];
             dropout_quad(rule, static_cast<uint64_t>(sample[row]), first + i, factor);
             for (unsigned k = 0; k < 4; k++)
@@ -36,7 +36,7 @@ struct mask {
         if (!drops)
             return;
         UNROLL_ALL
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             q.at[i] *= (kept >> i & 1U) != 0 ? rule.scale : 0.0F;
     }
 };
@@ -73,20 +73,20 @@ template <class T> struct add_residual {
         return p;
     }
 
-    /* The sum of columns [column, column + EACH) of a row, as stored in `out`. */
+    /* The sum of columns [column, column + VECTOR_WIDTH) of a row, as stored in `out`. */
     template <bool WHOLE = false>
     __device__ vec<T> write(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         vec<float> q = rows<T>::widened(p.x);
         if (bias.data != nullptr) {
             const vec<float> b = rows<T>::widened(p.bias);
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 q.at[i] += b.at[i];
         }
         mask.apply(p.kept, q);
         if (residual.data != nullptr) {
             const vec<float> r = rows<T>::widened(p.residual);
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 q.at[i] += r.at[i];
         }
         const vec<T> sum = rows<T>::narrowed(q);

@@ -9,11 +9,11 @@
 
 #include <string.h>
 
-enum { EACH = 8 };
+enum { VECTOR_WIDTH = 8 };
 
 /* The elements of a row that a thread handles at once. */
 template <class T> struct alignas(16) vec {
-    T at[EACH];
+    T at[VECTOR_WIDTH];
 
     __device__ T get(int i) const
     {
@@ -29,7 +29,7 @@ template <class T> struct alignas(16) vec {
  * of a read would wait for the load there, and a caller that reads several vectors ahead would have only one
  * in flight. */
 template <class T> struct alignas(16) vec_of_pairs {
-    uint32_t pair[EACH / 2];
+    uint32_t pair[VECTOR_WIDTH / 2];
 
     __device__ T get(int i) const
     {
@@ -71,13 +71,13 @@ template <class T> struct computing_in_fp32 {
     static __device__ void widen_all(const vec<T> &from, vec<float> &to)
     {
         UNROLL_ALL
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             to.at[i] = widen(from.get(i));
     }
     static __device__ void narrow_all(const vec<float> &from, vec<T> &to)
     {
         UNROLL_ALL
-        for (int i = 0; i < EACH; i += 2)
+        for (int i = 0; i < VECTOR_WIDTH; i += 2)
             to.pair[i / 2] = narrow_pair<T>(from.at[i], from.at[i + 1]);
     }
 };
@@ -98,18 +98,18 @@ template <class T> struct rows {
         return data + r * stride;
     }
 
-    /* Loads columns [column, column + EACH) without conversion; only the first `left` exist, the others are
-     * 0. WHOLE: the caller guarantees are_whole(), and no code is generated for a tail. */
+    /* Loads columns [column, column + VECTOR_WIDTH) without conversion; only the first `left` exist, the
+     * others are 0. WHOLE: the caller guarantees are_whole(), and no code is generated for a tail. */
     template <bool WHOLE = false> __device__ vec<T> read(int64_t r, int64_t column, int64_t left) const
     {
         const T *from = row(r) + column;
-        const bool at_once = WHOLE || (wide && left >= EACH);
+        const bool at_once = WHOLE || (wide && left >= VECTOR_WIDTH);
         vec<T> p = {};
         if (at_once) {
             p = *reinterpret_cast<const vec<T> *>(from);
         } else {
             UNROLL_ALL
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 p.set(i, i < left ? from[i] : T());
         }
         return p;
@@ -134,7 +134,7 @@ template <class T> struct rows {
     {
         vec<wide_type> q = load(r, column, left);
         UNROLL_ALL
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             q.at[i] = i < left ? q.at[i] : rest;
         return q;
     }
@@ -151,7 +151,7 @@ template <class T> struct rows {
     __device__ void write(int64_t r, int64_t column, int64_t left, const vec<T> &p) const
     {
         T *to = row(r) + column;
-        const bool at_once = WHOLE || (wide && left >= EACH);
+        const bool at_once = WHOLE || (wide && left >= VECTOR_WIDTH);
         if (at_once) {
             uint32_t word[sizeof p / sizeof(uint32_t)];
             memcpy(word, &p, sizeof p);
@@ -160,7 +160,7 @@ template <class T> struct rows {
                 store_16_bytes(reinterpret_cast<unsigned char *>(to) + 16 * i, word + 4 * i);
         } else {
             UNROLL_ALL
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < VECTOR_WIDTH; i++)
                 if (i < left)
                     to[i] = p.get(i);
         }
@@ -175,7 +175,7 @@ template <class T> struct rows {
     /* Returns true if rows of this many columns consist of 16-byte accesses only, or the matrix is absent. */
     bool are_whole(int64_t columns) const
     {
-        return data == nullptr || (wide && columns % EACH == 0);
+        return data == nullptr || (wide && columns % VECTOR_WIDTH == 0);
     }
 };
 
@@ -248,10 +248,10 @@ static inline int64_t column_count(struct tensor t)
     return t.ndim == 2 ? t.dim[1] : tensor_count(t);
 }
 
-/* f(row, column, left) for every EACH columns of every row, one thread each. */
-template <class F> __global__ void each_vector(F f, int64_t row_count, int64_t columns)
+/* f(row, column, left) for every VECTOR_WIDTH columns of every row, one thread each. */
+template <class F> __global__ void elementwise(F f, int64_t row_count, int64_t columns)
 {
-    int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
+    int64_t column = VECTOR_WIDTH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
     for (int64_t row = blockIdx.y; row < row_count && column < columns; row += gridDim.y)
         f(row, column, columns - column);
 }
@@ -260,12 +260,12 @@ template <class F> __global__ void each_vector(F f, int64_t row_count, int64_t c
  * vectors, one below the other, or in a single row a block's width apart, and has both loads in flight before
  * it waits. With one 16-byte load per thread a full multiprocessor has 32 KiB in flight, too little for full
  * memory bandwidth. */
-template <class F> __global__ void each_two_vectors(F f, int64_t row_count, int64_t columns)
+template <class F> __global__ void elementwise_pair(F f, int64_t row_count, int64_t columns)
 {
     const bool below = row_count > 1;
-    const int64_t across = below ? 0 : EACH * blockDim.x, down = below ? 1 : 0;
+    const int64_t across = below ? 0 : VECTOR_WIDTH * blockDim.x, down = below ? 1 : 0;
     const int64_t column =
-        EACH * (static_cast<int64_t>(blockIdx.x) * (below ? 1 : 2) * blockDim.x + threadIdx.x);
+        VECTOR_WIDTH * (static_cast<int64_t>(blockIdx.x) * (below ? 1 : 2) * blockDim.x + threadIdx.x);
     for (int64_t row = 2 * static_cast<int64_t>(blockIdx.y); row < row_count && column < columns;
          row += 2 * static_cast<int64_t>(gridDim.y)) {
         const int64_t left = columns - column;
@@ -295,9 +295,9 @@ static inline dim3 grid_of(int64_t across, int64_t down)
 template <class F>
 enum status run_each_vector(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
 {
-    const int64_t vectors = blocks_of(columns, EACH);
+    const int64_t vectors = blocks_of(columns, VECTOR_WIDTH);
     const int threads = threads_of_vectors(vectors);
-    return LAUNCH(queue, each_vector<F>, grid_of(blocks_of(vectors, threads), row_count), threads, 0, f,
+    return LAUNCH(queue, elementwise<F>, grid_of(blocks_of(vectors, threads), row_count), threads, 0, f,
                   row_count, columns);
 }
 
@@ -305,9 +305,9 @@ template <class F>
 enum status run_each_two_vectors(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
 {
     const bool below = row_count > 1;
-    const int64_t vectors = blocks_of(blocks_of(columns, EACH), below ? 1 : 2);
+    const int64_t vectors = blocks_of(blocks_of(columns, VECTOR_WIDTH), below ? 1 : 2);
     const int threads = threads_of_vectors(vectors);
-    return LAUNCH(queue, each_two_vectors<F>,
+    return LAUNCH(queue, elementwise_pair<F>,
                   grid_of(blocks_of(vectors, threads), blocks_of(row_count, below ? 2 : 1)), threads, 0, f,
                   row_count, columns);
 }

@@ -84,7 +84,7 @@ void cuda_range(const char *name);
  * the library (in the emulator) and for cases that it does not support (K = 0). */
 MUST_USE enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op);
 
-/* Attention has two implementations: our own kernels (attention.cu), and cuDNN (attention_cudnn.h).
+/* Attention has two implementations: our own kernels (attention_f32.cu), and cuDNN (attention_cudnn.h).
  * attention_choice.c selects one according to the device's options. NOT_SUPPORTED: cuDNN was requested but is
  * not available. */
 MUST_USE enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct attention_forward *op);

@@ -34,7 +34,7 @@ static int64_t heads_of(const struct attention_forward *op)
 }
 
 /* dout . out per head and token; for 16-bit types on tensor cores also lse, and documents, all padded to full
- * tiles (attention_wgmma_back.cu). */
+ * tiles (attention_bwd_sm90.cu). */
 static size_t of_attention_backward(const struct attention_forward *op)
 {
     const int64_t tiles = (op->sequence + ATTENTION_TILE - 1) / ATTENTION_TILE,

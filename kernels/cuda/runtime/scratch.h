@@ -17,7 +17,7 @@ enum {
     SUM_ROW_BLOCK = 32,                                        // rows summed per block (reduce.h)
     NORM_ROW_BLOCK = 16,                                       // the same for a norm (norm.cu)
     SORTED_TOKEN_BYTES = 8,                                    // for an embedding gradient (embedding.cu)
-    ATTENTION_TILE = 128,                                      // tokens, at most (attention_wgmma_back.cu)
+    ATTENTION_TILE = 128,                                      // tokens, at most (attention_bwd_sm90.cu)
     MAGNITUDE_BLOCKS = 2048,                                   // partial results of a magnitude, at most
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention in bf16 and f16, head dimensions 64 and 128, against a reference in double precision
  * (narrow_attention.h). On the cuda device these shapes use tensor cores, with full, partial and masked
- * tiles: the wgmma kernels (kernels/cuda/attention/attention_wgmma*.cu), on a GPU that has them, and mma.sync
- * (attention_mma.cu). */
+ * tiles: the wgmma kernels (kernels/cuda/attention/attention_*_sm90.cu), on a GPU that has them, and mma.sync
+ * (attention_sm80.cu). */
 #include "base/text.h"
 #include "kernels/device_info.h"
 #include "tests/support/narrow/narrow_attention.h"

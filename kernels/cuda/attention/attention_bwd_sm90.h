@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Work tiles of the attention backward kernel (attention_wgmma_back.cu): their order, shared-memory layout,
+/* Work tiles of the attention backward kernel (attention_bwd_sm90.cu): their order, shared-memory layout,
  * producer, and operand descriptors.
  *
  *     x and y of both consumers | stage: u, w, lse, delta | stage | ... | barriers

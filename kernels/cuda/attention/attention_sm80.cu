@@ -138,7 +138,7 @@ __device__ void finish_queries(const operands<T> &a, const struct block_coord &a
 }
 
 template <class T, int D>
-__global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(operands<T> a)
+__global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attention_fwd_sm80(operands<T> a)
 {
     using is = sizes<D, FORWARD>;
     DYNAMIC_SHARED(T, memory);
@@ -306,7 +306,7 @@ template <class T, int D, int PASS> struct gradient {
 };
 
 template <class T, int D, int PASS>
-__global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(operands<T> a)
+__global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) attention_bwd_sm80(operands<T> a)
 {
     using is = sizes<D, PASS>;
     constexpr bool KEYS = PASS == TO_KEYS;
@@ -366,8 +366,8 @@ static enum status forward(struct cuda_queue *queue, const struct attention_forw
     const struct operands<T> a = operands_of<T>(op);
     const size_t bytes = static_cast<size_t>(is::ROWS + 2 * is::COLUMNS) * D * sizeof(T) +
                          (a.document != nullptr ? is::COLUMNS * sizeof(int32_t) : 0);
-    return LAUNCH(queue, (attend_mma<T, D>), grid_of(is::ROWS, a.sequence, a.heads, op->batch), is::THREADS,
-                  bytes, a);
+    return LAUNCH(queue, (attention_fwd_sm80<T, D>), grid_of(is::ROWS, a.sequence, a.heads, op->batch),
+                  is::THREADS, bytes, a);
 }
 
 template <class T, int D, int PASS>
@@ -375,7 +375,7 @@ static enum status differentiate(struct cuda_queue *queue, const struct operands
 {
     using is = sizes<D, PASS>;
     const size_t bytes = static_cast<size_t>(2 * is::ROWS * D + 2 * stage<T, D, PASS>::NUMBERS) * sizeof(T);
-    return LAUNCH(queue, (differentiate_mma<T, D, PASS>),
+    return LAUNCH(queue, (attention_bwd_sm80<T, D, PASS>),
                   grid_of(is::ROWS, a.sequence, PASS == TO_KEYS ? a.groups : a.heads, batch), is::THREADS,
                   bytes, a);
 }

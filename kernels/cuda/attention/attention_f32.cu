@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Generic blockwise attention in fp32 (2205.14135), for every type and shape: the reference on the GPU, and
- * the fallback for shapes that tensor cores do not support (attention_mma.cu, to which the ops here dispatch
+ * the fallback for shapes that tensor cores do not support (attention_sm80.cu, to which the ops here dispatch
  * otherwise). Other forward kernels must produce out and lse in this layout; other backward kernels read only
  * those.
  *
@@ -135,7 +135,7 @@ __device__ void update_softmax(struct softmax_state<CHUNKS> &r, float score, con
     p[threadIdx.x % WARP] = weight != 0.0F ? weight * pair_factor(a, at, query, key) : 0.0F;
 }
 
-template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct attention a)
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attention_fwd_f32(struct attention a)
 {
     DYNAMIC_SHARED(float, memory);
     const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
@@ -184,22 +184,22 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
     }
 }
 
-/* delta[h, t] = dout . out, one block per token. 2^shift threads, at most a warp, handle a head, EACH columns
- * each, so accesses are coalesced for any number of heads. */
+/* delta[h, t] = dout . out, one block per token. 2^shift threads, at most a warp, handle a head, VECTOR_WIDTH
+ * columns each, so accesses are coalesced for any number of heads. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    dot_out_and_gradient(rows<T> out, rows<T> dout, int heads, int head_dim, int shift, float *delta)
+    attention_bwd_delta(rows<T> out, rows<T> dout, int heads, int head_dim, int shift, float *delta)
 {
     const int64_t token = blockIdx.x, tokens = gridDim.x;
     const int end = ((heads << shift) + WARP - 1) / WARP * WARP; // full warps, because of the shuffles
     for (int i = static_cast<int>(threadIdx.x); i < end; i += static_cast<int>(blockDim.x)) {
-        const int head = i >> shift, column = EACH * (i - (head << shift));
+        const int head = i >> shift, column = VECTOR_WIDTH * (i - (head << shift));
         const int64_t at = static_cast<int64_t>(head) * head_dim + column,
                       left = head < heads ? head_dim - column : 0;
         const vec<T> of_out = out.read(token, at, left), of_dout = dout.read(token, at, left);
         const vec<float> x = rows<T>::widened(of_out), y = rows<T>::widened(of_dout);
         float sum = 0.0F;
-        for (int k = 0; k < EACH; k++)
+        for (int k = 0; k < VECTOR_WIDTH; k++)
             sum = fmaf(y.at[k], x.at[k], sum);
         for (unsigned step = 1; step < 1U << shift; step *= 2)
             sum += __shfl_xor_sync(ALL_LANES, sum, step);
@@ -259,7 +259,7 @@ static __device__ void make_pairs(const struct attention &a, const struct block_
     }
 }
 
-template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(struct attention a)
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attention_bwd_dkdv_f32(struct attention a)
 {
     DYNAMIC_SHARED(float, memory);
     const struct smem d = smem_of(memory, pitch_of(a.head_dim));
@@ -297,7 +297,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(s
     }
 }
 
-template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients(struct attention a)
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attention_bwd_dq_f32(struct attention a)
 {
     DYNAMIC_SHARED(float, memory);
     const struct smem d = smem_of(memory, pitch_of(a.head_dim));
@@ -363,7 +363,7 @@ template <int CHUNKS>
 static enum status forward(struct cuda_queue *queue, const struct attention &a, dim3 grid)
 {
     const size_t bytes = static_cast<size_t>(3 * TILE * pitch_of(a.head_dim) + TILE * TILE) * sizeof(float);
-    return LAUNCH(queue, attend<CHUNKS>, grid, THREADS, bytes, a);
+    return LAUNCH(queue, attention_fwd_f32<CHUNKS>, grid, THREADS, bytes, a);
 }
 
 enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct attention_forward *op)
@@ -394,22 +394,22 @@ static enum status backward(struct cuda_queue *queue, const struct attention &a,
     const size_t bytes = smem_bytes(a.head_dim);
     dim3 keys(tiles, static_cast<unsigned>(a.groups), sequences),
         queries(tiles, static_cast<unsigned>(a.heads), sequences);
-    TRY(LAUNCH(queue, key_gradients<CHUNKS>, keys, THREADS, bytes, a));
-    return LAUNCH(queue, query_gradients<CHUNKS>, queries, THREADS, bytes, a);
+    TRY(LAUNCH(queue, attention_bwd_dkdv_f32<CHUNKS>, keys, THREADS, bytes, a));
+    return LAUNCH(queue, attention_bwd_dq_f32<CHUNKS>, queries, THREADS, bytes, a);
 }
 
 static enum status make_delta(struct cuda_queue *queue, const struct attention &a, struct tensor out,
                               struct tensor dout)
 {
     int shift = 0;
-    while (EACH << shift < a.head_dim)
+    while (VECTOR_WIDTH << shift < a.head_dim)
         shift++;
     return with_type(out.dtype, [=](auto number) {
         using T = decltype(number);
         rows<T> x = rows_of<T>(out), y = rows_of<T>(dout);
-        x.wide = x.wide && a.head_dim % EACH == 0; // so is every head
-        y.wide = y.wide && a.head_dim % EACH == 0;
-        return LAUNCH(queue, dot_out_and_gradient<T>, dim3(static_cast<unsigned>(a.tokens)),
+        x.wide = x.wide && a.head_dim % VECTOR_WIDTH == 0; // so is every head
+        y.wide = y.wide && a.head_dim % VECTOR_WIDTH == 0;
+        return LAUNCH(queue, attention_bwd_delta<T>, dim3(static_cast<unsigned>(a.tokens)),
                       threads_for(static_cast<int64_t>(a.heads) << shift, THREADS), 0, x, y, a.heads,
                       a.head_dim, shift, a.delta);
     });
@@ -420,7 +420,7 @@ enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct a
     struct attention a = attention_of(&op->forward);
     TRY(check_size(a, op->forward.batch));
     if (attention_suits_wgmma(queue, op)) {
-        TRY(attention_wgmma_backward(queue, op));
+        TRY(attention_bwd_sm90ward(queue, op));
         queue->launches->backward[ATTENTION_WGMMA] = true;
         return OK;
     }
@@ -449,8 +449,8 @@ struct lse_steps {
     int64_t sequence, head;
 };
 
-static __global__ void copy_lse(const float *from, lse_steps from_steps, float *to, lse_steps to_steps,
-                                int64_t heads, int64_t tokens)
+static __global__ void attention_copy_lse(const float *from, lse_steps from_steps, float *to,
+                                          lse_steps to_steps, int64_t heads, int64_t tokens)
 {
     const int64_t sequence = blockIdx.x / heads, head = blockIdx.x % heads;
     from += sequence * from_steps.sequence + head * from_steps.head;
@@ -463,7 +463,7 @@ static enum status launch_copy_lse(struct cuda_queue *queue, const struct attent
                                    const float *from, lse_steps from_steps, float *to, lse_steps to_steps)
 {
     const int64_t heads = op->lse.dim[0];
-    return LAUNCH(queue, copy_lse, dim3(static_cast<unsigned>(heads * op->batch)),
+    return LAUNCH(queue, attention_copy_lse, dim3(static_cast<unsigned>(heads * op->batch)),
                   threads_for(op->sequence, THREADS), 0, from, from_steps, to, to_steps, heads, op->sequence);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention backward for sm_90a: wgmma, and TMA copies by one producer thread (wgmma.h).
  *
- * The two passes are those of attention_mma.cu, for the same reason: each recomputes the scores, seven
+ * The two passes are those of attention_sm80.cu, for the same reason: each recomputes the scores, seven
  * matmuls instead of five, so that there is no reduction across blocks and every sum has a fixed order. A
  * single pass of five matmuls would have to accumulate dq in a fixed sequence of key blocks, and wait: that
  * costs FlashAttention-3 up to 38 % of its rate (2601.21824), and two matmuls of seven are 29 %.
@@ -25,7 +25,7 @@
  * rows (K-major), the sums read the same tiles across them (MN-major).
  *
  * Caution: every warp must arrive at empty once per column tile, also for tiles that its warpgroup skips. */
-#include "kernels/cuda/attention/attention_wgmma_back.h"
+#include "kernels/cuda/attention/attention_bwd_sm90.h"
 
 /* Rounds an accumulator to an operand of the next wgmma. */
 template <class T, int N>
@@ -259,8 +259,8 @@ __device__ __forceinline__ void consume(const operands<T> &a, const struct query
 
 template <class T, int D, int PASS, bool RARE>
 __global__ void __launch_bounds__(THREADS, 1)
-    differentiate_wgmma(const __grid_constant__ struct maps maps, const operands<T> a,
-                        const struct query_stats of, const struct order order)
+    attention_bwd_sm90(const __grid_constant__ struct maps maps, const operands<T> a,
+                       const struct query_stats of, const struct order order)
 {
     DYNAMIC_SHARED(unsigned char, memory);
     const back_smem<T, D, PASS> smem(memory);
@@ -284,19 +284,20 @@ __global__ void __launch_bounds__(THREADS, 1)
 /* Eight elements of a head per thread. */
 template <class T, int D>
 __global__ void __launch_bounds__(2 * WARPGROUP)
-    compute_query_stats(operands<T> a, const struct query_stats of)
+    attention_bwd_delta_sm90(operands<T> a, const struct query_stats of)
 {
-    constexpr int LANES = D / EACH;
+    constexpr int LANES = D / VECTOR_WIDTH;
     const int lane = static_cast<int>(threadIdx.x) % LANES, head = static_cast<int>(blockIdx.y),
               query = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / LANES;
     const int64_t token = static_cast<int64_t>(blockIdx.z) * a.sequence + query,
-                  column = static_cast<int64_t>(head) * D + EACH * lane;
+                  column = static_cast<int64_t>(head) * D + VECTOR_WIDTH * lane;
     const bool present = query < a.sequence;
     float sum = 0.0F;
     if (present) {
-        const vec<float> x = a.dout.load(token, column, EACH), y = a.out.load(token, column, EACH);
+        const vec<float> x = a.dout.load(token, column, VECTOR_WIDTH),
+                         y = a.out.load(token, column, VECTOR_WIDTH);
         UNROLL_ALL
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < VECTOR_WIDTH; i++)
             sum = fmaf(x.at[i], y.at[i], sum);
     }
     UNROLL_ALL
@@ -319,7 +320,7 @@ static enum status differentiate(struct cuda_queue *queue, const struct attentio
     const struct order order = order_of(&op->forward, ROWS, PASS == TO_KEYS);
     dim3 grid(1);
     TRY(blocks_for(queue, order, &grid));
-    return LAUNCH(queue, (differentiate_wgmma<T, D, PASS, RARE>), grid, THREADS,
+    return LAUNCH(queue, (attention_bwd_sm90<T, D, PASS, RARE>), grid, THREADS,
                   (back_smem<T, D, PASS>::BYTES), maps, a, of, order);
 }
 
@@ -350,9 +351,9 @@ static enum status backward(struct cuda_queue *queue, const struct attention_bac
     TRY(tensor_map_of(queue, &f->k, f->batch, D, BOX_ROWS, &maps.k));
     TRY(tensor_map_of(queue, &f->v, f->batch, D, BOX_ROWS, &maps.v));
     TRY(tensor_map_of(queue, &op->dout, f->batch, D, BOX_ROWS, &maps.dout));
-    const dim3 queries(static_cast<unsigned>(of.padded * (D / EACH) / (2 * WARPGROUP)),
+    const dim3 queries(static_cast<unsigned>(of.padded * (D / VECTOR_WIDTH) / (2 * WARPGROUP)),
                        static_cast<unsigned>(a.heads), static_cast<unsigned>(f->batch));
-    TRY(LAUNCH(queue, (compute_query_stats<T, D>), queries, 2 * WARPGROUP, 0, a, of));
+    TRY(LAUNCH(queue, (attention_bwd_delta_sm90<T, D>), queries, 2 * WARPGROUP, 0, a, of));
     if (a.document != NULL || a.dropout.drops || f->window > 0 || f->alibi.heads > 0) {
         TRY((differentiate<T, D, TO_KEYS, true>(queue, op, maps, a, of)));
         return differentiate<T, D, TO_QUERIES, true>(queue, op, maps, a, of);
@@ -370,7 +371,7 @@ bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attentio
     return suits;
 }
 
-enum status attention_wgmma_backward(struct cuda_queue *queue, const struct attention_backward *op)
+enum status attention_bwd_sm90ward(struct cuda_queue *queue, const struct attention_backward *op)
 {
     const bool narrow = op->forward.head_dim == 64;
     if (op->forward.q.dtype == BF16)

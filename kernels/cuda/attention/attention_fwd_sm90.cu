@@ -33,10 +33,10 @@ extern "C" {
 /* STAGES: pipeline stages of keys and values; registers per consumer thread, and the producer's. */
 template <int D> struct plan;
 template <> struct plan<64> {
-    static constexpr int CONSUMERS = 3, STAGES = 4, REGISTERS = 160, LEFT = 32;
+    static constexpr int CONSUMERS = 3, STAGES = 4, CONSUMER_REGISTERS = 160, PRODUCER_REGISTERS = 32;
 };
 template <> struct plan<128> {
-    static constexpr int CONSUMERS = 2, STAGES = 2, REGISTERS = 240, LEFT = 24;
+    static constexpr int CONSUMERS = 2, STAGES = 2, CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24;
 };
 
 /* Shared-memory tiles are 64 columns wide; the tiles of a head's halves are adjacent. */
@@ -45,7 +45,8 @@ constexpr int PART = 64, QUERIES = 64, KEYS = 128;
 template <int D> struct sizes : plan<D> {
     using is = plan<D>;
     static constexpr int ROWS = is::CONSUMERS * QUERIES, THREADS = (1 + is::CONSUMERS) * WARPGROUP;
-    static_assert(registers_suffice(is::CONSUMERS, is::REGISTERS, is::LEFT), "consumers would wait forever");
+    static_assert(registers_suffice(is::CONSUMERS, is::CONSUMER_REGISTERS, is::PRODUCER_REGISTERS),
+                  "consumers would wait forever");
     static constexpr int QUERY_NUMBERS = QUERIES * D, KEY_NUMBERS = KEYS * D;
     static constexpr int BYTES = OPERAND_ATOM_BYTES +
                                  (is::CONSUMERS * QUERY_NUMBERS + 2 * is::STAGES * KEY_NUMBERS) * 2 +
@@ -425,7 +426,7 @@ template <class T, int D, bool PAIRS> struct consumer {
 
 template <class T, int D, bool PAIRS>
 __global__ void __launch_bounds__((sizes<D>::THREADS), 1)
-    attend_wgmma(const __grid_constant__ launch_args<T> args)
+    attention_fwd_sm90(const __grid_constant__ launch_args<T> args)
 {
     using is = sizes<D>;
     DYNAMIC_SHARED(unsigned char, memory);
@@ -440,11 +441,11 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1)
     }
     __syncthreads();
     if (group == 0) {
-        release_registers<is::LEFT>();
+        release_registers<is::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0)
             produce<T, D>(args, d);
     } else {
-        acquire_registers<is::REGISTERS>();
+        acquire_registers<is::CONSUMER_REGISTERS>();
         int begun = 0;
         UNROLL(1)
         for (int round = 0; args.order.assigned(round) < args.order.work_tiles(); round++) {
@@ -468,7 +469,7 @@ static enum status launch(struct cuda_queue *queue, const struct attention_forwa
     TRY(tensor_map_of(queue, &op->v, op->batch, D, KEYS, &args.v));
     dim3 grid(1);
     TRY(blocks_for(queue, args.order, &grid));
-    return LAUNCH(queue, (attend_wgmma<T, D, PAIRS>), grid, is::THREADS, static_cast<size_t>(is::BYTES),
+    return LAUNCH(queue, (attention_fwd_sm90<T, D, PAIRS>), grid, is::THREADS, static_cast<size_t>(is::BYTES),
                   args);
 }
 
