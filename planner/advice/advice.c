@@ -2,8 +2,6 @@
 #include "planner/advice/advice.h"
 
 #include "base/clock.h"
-#include "planner/advice/advice_fit.h"
-#include "planner/advice/advice_list.h"
 #include "planner/recipe/planned_recipe.h"
 #include "planner/schedule/choose_schedule.h"
 

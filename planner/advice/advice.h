@@ -6,7 +6,7 @@
  *
  * Only keys that do not change the result are considered: of the sections parallel, pipeline and memory, and
  * the size of a microbatch. Those that target the largest limits of the plan are tried first. A plan that
- * does not fit gets the fastest changes that make it fit, of single keys and of a sweep (advice_fit.h), with
+ * does not fit gets the fastest changes that make it fit, of single keys and of a sweep (advice_fit.c), with
  * pairs of keys if none does; a plan that fits gets the fastest changes that reduce its step by at least
  * 0.5 %. All leave cluster.memory_headroom. */
 #pragma once
@@ -47,3 +47,45 @@ MUST_USE enum status advice_make(const struct advice_source *source, const struc
 /* Prints the advice; advice_json() appends it as the JSON member "advice". */
 void advice_print(const struct advice *advice, const struct step_plan *plan, FILE *to);
 void advice_json(const struct advice *advice, struct text *out);
+
+/* ---- advice_list.c ---- */
+
+/* The changes that advice considers. */
+
+enum { ADVICE_CANDIDATES = 64 };
+
+struct advice_list {
+    char changes[ADVICE_CANDIDATES][ADVICE_CHARS]; // overrides, separated by spaces
+    unsigned targets[ADVICE_CANDIDATES];           // the limits that a change may reduce
+    int count;
+};
+
+/* Limits that a change may reduce: parts of the step (limits.h), or memory. */
+enum advice_target {
+    AT_TP = 1,       // tensor-parallel messages
+    AT_PP = 2,       // pipeline messages
+    AT_DATA = 4,     // messages of data parallelism and ZeRO
+    AT_HOST = 8,     // copies
+    AT_BUBBLE = 16,  //
+    AT_COMPUTE = 32, // matmuls and attention: recomputation
+    AT_SMALL = 64,   // launches and memory-bound ops
+    AT_MEMORY = 128  // worth combining if no single change fits
+};
+
+/* Lists changes of one key, or of two degrees with the same product. They need not be valid. Those that
+ * target the largest limits of the plan come first. */
+void advice_list_make(const struct step_plan *plan, struct advice_list *out);
+
+/* ---- advice_fit.c ---- */
+
+/* Layouts of a recipe that needs more memory than a device has: a sweep (sweep/sweep.h) over its degrees,
+ * ZeRO stage and recomputation, also with smaller microbatches and 1F1B, on the same number of ranks. */
+
+struct advice_items {
+    struct advice_item items[ADVICE_MAX]; // fastest first
+    int count;
+};
+
+/* Finds the fastest layouts that fit. A recipe that cannot be swept has none. NO_MEMORY. */
+MUST_USE enum status advice_fit(const struct advice_source *source, const struct recipe *base,
+                                struct advice_items *out);

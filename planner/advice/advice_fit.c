@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/advice/advice_fit.h"
+#include "planner/advice/advice.h"
 
 #include "planner/choose/choose.h"
 #include "planner/sweep/sweep.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/advice/advice_list.h"
+#include "planner/advice/advice.h"
 
 #include "planner/plan/limits.h"
 

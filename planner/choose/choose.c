@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/choose/choose.h"
 
-#include "planner/choose/choose_layers.h"
 #include "planner/recipe/planned_recipe.h"
 #include "planner/sweep/sweep.h"
 #include "trainer/recipe/recipe_table.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/choose/choose_layers.h"
+#include "planner/choose/choose.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,16 +2,63 @@
 /* Efficiency parameters of cluster profiles from measured or published step times.
  *
  *   rows ── recipe, tapes, once per row ──> plans
- *   base profile's `model` ── simulate all plans: their critical paths (fit_paths.h)
+ *   base profile's `model` ── simulate all plans: their critical paths (fit_rows.h)
  *        ──> least squares with the paths: other values ── simulate again ... ──> fitted `model`
  *
  * A parameter starts at the base's value, with the spread of its row in profile_table.c as prior. Rows of
  * several clusters share the parameters of the device; each cluster has its own of network and program. */
 #pragma once
 
-#include "planner/fit/fit_solve.h"
+#include "base/status.h"
 #include "planner/profile/profile.h"
 #include "planner/table/table.h"
+
+#include <stddef.h>
+
+/* ---- fit_solve.c ---- */
+
+/* Robust nonlinear least squares for positive parameters, in log space:
+ *
+ *     minimize  sum over rows        of huber(log(predicted / measured) / NOISE)
+ *             + sum over parameters  of (log(value / prior) / spread)²
+ *
+ * huber(r) is r² for small r and grows like |r| for large r, so that the influence of an outlier is bounded.
+ * A value that the rows do not determine stays at its prior. */
+
+enum { FIT_MAX_PARAMETERS = 96 };
+
+struct fit_parameter {
+    double prior, spread; // prior value; standard deviation of its logarithm
+    double low, high;     // range, low may be 0
+    double value;         // out; also where to begin, with begins_at_values
+    double uncertainty;   // out: standard deviation after / before the fit; 1: the rows do not determine it
+    bool at_bound;        // out
+};
+
+struct fit_solver {
+    struct fit_parameter parameters[FIT_MAX_PARAMETERS];
+    int parameter_count;
+    bool begins_at_values; // instead of the priors
+    size_t rows;
+    /* Sets error[r] = log(predicted / measured) of each row with `values` of the parameters; NAN leaves a row
+     * out. */
+    void (*predict)(void *context, const double *values, double *error);
+    void *context;
+    /* Out: */
+    double *error; // [rows], of the result; free()
+    int evaluations;
+    double *base; // of fit_solve() alone
+};
+
+/* What fit_solve() minimizes, with the values of the parameters and these errors. */
+double fit_objective(const struct fit_solver *solver, const double *error);
+
+/* Whether this build includes the solver (cminpack). */
+bool fit_is_available(void);
+/* NOT_SUPPORTED without cminpack; NO_MEMORY. With no row, values are the priors. */
+MUST_USE enum status fit_solve(struct fit_solver *solver);
+
+/* ---- fit.c ---- */
 
 /* Rows of all tables that can be predicted and print a step time. */
 struct fit_rows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/fit/fit_paths.h"
+#include "planner/fit/fit_rows.h"
 
 #include <stdlib.h>
 

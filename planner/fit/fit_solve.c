@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/fit/fit_solve.h"
+#include "planner/fit/fit.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/memory/memory_assumed.h"
+#include "planner/memory/memory_formula.h"
 
 #include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"

@@ -2,7 +2,6 @@
 #include "planner/memory/memory_formula.h"
 
 #include "base/memory.h"
-#include "planner/memory/memory_assumed.h"
 #include "planner/memory/memory_states.h"
 #include "planner/recipe/planned_recipe.h"
 #include "trainer/engine/activations/stash.h"

@@ -37,3 +37,14 @@ MUST_USE enum status memory_formula(const struct run *run, int rank, int threads
 /* The bytes of the rank with the most memory. */
 MUST_USE enum status memory_formula_max(const struct run *run, int threads, int64_t *bytes);
 void memory_table_free(struct memory_table *table);
+
+/* ---- memory_assumed.c ---- */
+
+/* The section `assume` of a recipe, as far as it changes the memory formula (memory_formula.h). */
+
+struct memory_assume memory_assumed(const struct recipe *recipe);
+
+/* Bytes that activations need less if all chunks of pipeline rank `pp` share memory (assume.activations): the
+ * slots of all chunks, minus the largest sum of tensors that are alive at the same time. slots:
+ * [chunks][SLOT_LIFETIMES]. */
+int64_t memory_shared_saving(const struct schedule *schedule, int pp, const struct slot_use *slots);

@@ -12,6 +12,9 @@ void report_layout(const struct run *run, FILE *to);
 void report_stages(const struct run *run, bool detail, FILE *to);
 /* Prints report_most() according to the formula (memory_formula.h). */
 MUST_USE enum status report_formula(const struct run *run, FILE *to);
+/* The same according to a dry run: one rank of each pipeline coordinate is created on a device that computes
+ * nothing and runs one step. Returns the errors that a run would return (BAD_RECIPE, ...). */
+MUST_USE enum status report_dry_run(const struct run *run, FILE *to);
 /* Prints the named memory terms of a rank, summed over its stages. */
 MUST_USE enum status report_terms(const struct run *run, int rank, FILE *to);
 /* Memory of one rank: a line of the table. */

@@ -5,7 +5,7 @@
 #include "planner/memory/memory_formula.h"
 #include "planner/profile/gpu_type.h"
 #include "planner/recipe/planned_recipe.h"
-#include "planner/tape/tape_gathers.h"
+#include "planner/tape/tape.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -63,7 +63,7 @@ int64_t step_plan_needed(const struct cluster_profile *profile, const struct run
 /* Memory of a device that a chosen layout may need: without cluster.memory_headroom. */
 int64_t step_plan_limit(const struct cluster_profile *profile, const struct recipe *recipe);
 
-/* Whether the recipe assumes a program that gathers updated weights during the next step (tape_gathers.h). */
+/* Whether the recipe assumes a program that gathers updated weights during the next step (tape.h). */
 bool step_plan_overlaps_gathers(const struct recipe *recipe);
 
 /* Options for the cost of the run's ops and messages. */

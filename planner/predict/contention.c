@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/predict/contention.h"
 
 #include "planner/predict/lanes.h"
 

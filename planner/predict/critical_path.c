@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/predict/critical_path.h"
+#include "planner/predict/lanes.h"
 
 static const double ROUNDING = 1e-9;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/predict/lane_heap.h"
+#include "planner/predict/lanes.h"
 
 static bool is_before(const struct heap_entry *a, const struct heap_entry *b)
 {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/predict/lanes.h"
 
-#include "planner/predict/lane_heap.h"
-
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/predict/period.h"
 
 #include "planner/predict/lanes.h"
 #include "schedules/action.h"

@@ -2,7 +2,6 @@
 #include "planner/predict/predict.h"
 
 #include "base/text.h"
-#include "planner/predict/critical_path.h"
 #include "planner/predict/lanes.h"
 
 #include <math.h>
@@ -322,7 +321,7 @@ static void finish(struct predictor *p)
         out->ranks[r].bubble_s += out->step_s - out->ranks[r].end_s;
 }
 
-/* Sums up the ops of the compute lanes. There is no limit for steps that overlap (period.h): these can be
+/* Sums up the ops of the compute lanes. There is no limit for steps that overlap (lanes.h): these can be
  * shorter than the simulated one. */
 static void add_limit(struct predictor *p)
 {

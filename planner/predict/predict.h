@@ -17,7 +17,7 @@
  *              rank 1      ▒▒▒▒
  *
  * On a CPU the thread of a rank moves its messages itself, so that nothing overlaps: its ops pause meanwhile,
- * and messages at the same time share the thread like links (contention.h).
+ * and messages at the same time share the thread like links (lanes.h).
  *
  * The time of a rank is accounted for completely: ops on its compute lane, by class; exposed transfers, by
  * group; and the rest, in which the compute lane waits for other ranks (the bubble). */
@@ -66,7 +66,7 @@ struct critical_path {
 struct prediction {
     int count;
     double step_s;
-    /* By how much consecutive steps overlap, with optimizer post-validation (period.h): the simulated step
+    /* By how much consecutive steps overlap, with optimizer post-validation (lanes.h): the simulated step
      * takes step_s + overlap_s from its first op to its last. */
     double overlap_s;
     struct predicted_rank *ranks; // [count]; those of one rank add up to step_s

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/predict/rendezvous.h"
+#include "planner/predict/lanes.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/published/published_columns.h"
+#include "planner/published/published.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/sweep/sweep_schedules.h"
+#include "planner/sweep/sweep.h"
 
 #include "base/text.h"
 

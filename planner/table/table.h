@@ -15,6 +15,7 @@
 
 #include "planner/plan/step_plan.h"
 #include "planner/published/published.h"
+#include "trainer/recipe/recipe.h"
 
 /* A recipe that rows are based on. */
 struct table_base {
@@ -31,7 +32,7 @@ struct table_options {
     const char *const *overrides; // for all rows, applied after those of the row
     size_t override_count;
     void (*progress)(void *context, size_t done, size_t count); // NULL: none
-    int ranks; // scale recipes down to this number (table_scale.h); 0: do not scale
+    int ranks; // scale recipes down to this number (table_scale.c); 0: do not scale
     /* Replaces the printed values of a planned row by measured ones; appends a reason if that fails. NULL:
      * nothing is measured. */
     enum status (*measure)(void *context, struct recipe *recipe, struct table_row *row, struct text *reason);
@@ -132,3 +133,14 @@ const struct shipped_table *table_shipped(const char *name);
 /* The shipped table with whose name a text begins, letters and digits only: "Hagemann2023 main sweep" begins
  * with hagemann2023. NULL: none. */
 const struct shipped_table *table_of_paper(const char *paper);
+
+/* ---- table_scale.c ---- */
+
+/* Scales a published run down so that it fits on a small machine: the same schedule, recomputation, ZeRO
+ * stage and kinds of parallelism, with fewer ranks and a smaller model.
+ *
+ *   GPT 145.6B, tp 8 pp 8 dp 24, 80 layers of 12288  ──>  tp 2 pp 2 dp 2, 4 layers of 192 */
+
+/* Appends overrides that scale the recipe to at most `ranks` ranks (a power of two): degrees, model, batch,
+ * fp32, and no assumptions about another program. Degrees above 1 stay above 1 if there are enough ranks. */
+void table_scale(const struct recipe *recipe, int ranks, struct recipe_names *overrides);

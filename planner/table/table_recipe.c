@@ -2,7 +2,6 @@
 #include "planner/profile/gpu_type.h"
 #include "planner/recipe/planned_recipe.h"
 #include "planner/table/table.h"
-#include "planner/table/table_scale.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/table/table_scale.h"
+#include "planner/table/table.h"
 
 #include "planner/published/published.h"
 #include "planner/recipe/planned_recipe.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/tape/arena_state.h"
+#include "planner/tape/tape_recorder.h"
 
 #include "layers/parameters/gradients.h"
 #include "layers/parameters/sharded.h"

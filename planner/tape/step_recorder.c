@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/tape/step_recorder.h"
 
-#include "planner/tape/arena_state.h"
 #include "planner/tape/tape_recorder.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/tape/tape_gathers.h"
+#include "planner/tape/tape.h"
 
 #include <stdlib.h>
 #include <string.h>

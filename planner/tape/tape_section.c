@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/tape/tape_section.h"
 
 #include "planner/tape/tape_recorder.h"
 

@@ -3,7 +3,6 @@
 
 #include "base/machine.h"
 #include "parallel/comm.h"
-#include "planner/plan/dry_run.h"
 #include "planner/plan/report.h"
 
 #include <math.h>
@@ -124,7 +123,7 @@ static enum status report(const struct advice_source *source, struct train_plan 
     profile_destroy(profile);
     // Between GPUs the transport also allocates memory, which the formula does not include.
     if (status == OK && device_traits(run->recipe->cluster.device)->has_memory_pool)
-        return dry_run_table(run, to);
+        return report_dry_run(run, to);
     return status == OK ? report_formula(run, to) : status;
 }
 

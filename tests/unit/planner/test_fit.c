@@ -3,7 +3,7 @@
  * harm. */
 #include "planner/fit/fit.h"
 
-#include "planner/fit/fit_paths.h"
+#include "planner/fit/fit_rows.h"
 #include "planner/profile/profile_table.h"
 
 #include <criterion/criterion.h>

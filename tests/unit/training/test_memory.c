@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The memory formula against published tables: what other programs store, by the same formula. */
-#include "planner/memory/memory_assumed.h"
 #include "planner/memory/memory_formula.h"
 #include "tests/unit/recipe/recipe_case.h"
 #include "trainer/run/metrics.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Runs the rows of a published table, scaled down to fit this machine (planner/table/table_scale.h):
+/* Runs the rows of a published table, scaled down to fit this machine (planner/table/table.h):
  * planned with the profile of this machine, and measured (tools/cli/measure). Rows that become the same small
  * run are measured once. */
 #pragma once
