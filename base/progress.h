@@ -32,7 +32,7 @@ struct progress_step {
     int64_t core;                         // that the thread runs on, set by progress_step()
 };
 
-/* How far the compute stream of a GPU has come, as the thread of the rank sees it while it waits for it. */
+/* Progress of a GPU's compute stream, polled by the thread of the rank while it waits. */
 struct progress_gpu {
     char completed[PROGRESS_ACTION_CHARS]; // the last action whose ops it has completed; "": none, or unknown
     char current[PROGRESS_ACTION_CHARS];   // the action whose ops it executes; "": none, or unknown
@@ -119,10 +119,10 @@ void progress_done(struct progress_range messages);
  * a writer. */
 void progress_continue(void);
 
-/* Where the GPU is; progress if that has changed. {""}: not known. Does nothing without a writer. */
+/* Counts as progress if it has changed. {""}: unknown. Does nothing without a writer. */
 void progress_set_gpu(const struct progress_gpu *gpu);
 
-/* The thread has waited for so long. */
+/* Adds to the total wait time of the thread. */
 void progress_waited(int64_t ns);
 /* Total so far, also without a writer. */
 int64_t progress_waited_ns(void);

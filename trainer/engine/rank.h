@@ -20,10 +20,10 @@ struct save_staging {
 
 /* What this rank requests of all ranks, at the end of a step (step_stats.h). */
 struct rank_requests {
-    bool stop;             // as an exit signal does
-    int saves, saves_done; // save signals of this process so far; those that were saved for
-    double stop_at_s;      // after the first step that ends at or after this time; 0: never
-    double save_at_s;      // the same
+    bool stop;                  // as an exit signal does
+    int saves, saves_completed; // save signals of this process so far; those that were saved for
+    double stop_at_s;           // after the first step that ends at or after this time; 0: never
+    double save_at_s;           // the same
 };
 
 /* The statistics of steps. */
@@ -33,8 +33,8 @@ struct rank_stats {
     struct buffer buffer;       // for their exchange
     bool is_writing;            // this rank writes a checkpoint in the background
     double data_s;              // loading the samples of the next statistics
-    int64_t waited_ns;          // of this thread, until the last statistics, and since then outside of steps
-    int64_t waited_by_end_ns;   // of this thread, until the end of the last step
+    int64_t waited_ns; // wait time of this thread at the last statistics, plus waits outside steps since
+    int64_t waited_at_end_ns; // the same at the end of the last step
 };
 
 /* The loss scale of the next step. */

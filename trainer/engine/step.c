@@ -95,7 +95,7 @@ static enum request request_of(struct rank_state *state)
     if (wants_stop(state))
         return REQUEST_STOP;
     state->requests.saves = stop_saves(state->run->stop);
-    if (state->requests.saves > state->requests.saves_done)
+    if (state->requests.saves > state->requests.saves_completed)
         return REQUEST_SAVE;
     return state->requests.save_at_s > 0.0 && clock_s() >= state->requests.save_at_s ? REQUEST_SAVE
                                                                                      : REQUEST_NOTHING;
@@ -211,7 +211,7 @@ static enum status step(struct rank_state *state, bool continues, struct step_re
     const int64_t number = state->step + 1;
     const bool may_guess = continues && !observes_steps(state);
     state->stats.waited_ns +=
-        progress_waited_ns() - state->stats.waited_by_end_ns; // since then in saves or evaluations
+        progress_waited_ns() - state->stats.waited_at_end_ns; // since then in saves or evaluations
     state->has_valid_loss = false;
     TRY(run_step(state));
     NOTIFY_OBSERVERS(state, before_update, number);
@@ -231,7 +231,7 @@ static enum status step(struct rank_state *state, bool continues, struct step_re
     }
     event_log_end_step(&state->log, number);
     NOTIFY_OBSERVERS(state, after_update, number);
-    state->stats.waited_by_end_ns = progress_waited_ns();
+    state->stats.waited_at_end_ns = progress_waited_ns();
     state->skipped += out->skipped;
     loss_scale_step(&state->scale.value, out->skipped);
     NOTIFY_OBSERVERS(state, on_step_end, number, out);

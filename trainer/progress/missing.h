@@ -36,8 +36,8 @@ struct missing_options {
     int count;
 };
 
-/* Finds the ranks without a page, and those whose process is stopped and of another page that no running
- * process has, or of this page without a rank. Ranks without a process on this machine are listed only if
+/* Finds the ranks without a page, and stopped processes: those on another page without a running process, and
+ * those on this page without a rank. Ranks without a process on this machine are listed only if
  * none of this machine is missing, or if the job has no other machine. */
 MUST_USE enum status missing_find(const struct missing_options *options, struct missing *out);
 void missing_free(struct missing *missing);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The ranks of a node as its monitor sees them, from poll to poll. Time without progress is counted in polls
- * (monitor.h). */
+/* State of each rank of a node in its monitor, updated at each poll. Time without progress is counted in
+ * polls (monitor.h). */
 #pragma once
 
 #include "trainer/progress/hang.h"

@@ -52,7 +52,7 @@ void saver_plan(struct saver *s)
     struct rank_state *state = s->rank_state;
     if (state->world->rank == 0 && recipe_of(s)->save != NULL && recipe_of(s)->save_minutes > 0.0)
         state->requests.save_at_s = clock_s() + 60.0 * recipe_of(s)->save_minutes;
-    state->requests.saves_done = state->requests.saves;
+    state->requests.saves_completed = state->requests.saves;
     s->due = false;
 }
 

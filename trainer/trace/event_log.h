@@ -5,10 +5,10 @@
  *     actions   0F0    0F1      1B3             begun and ended by the executor
  *     events    step 7 [all_reduce tp]  [wait]  [copy_to_host]  [reduce]  [update]      seen by an observer
  *
- * Actions are timed by the host's clock if ops are complete when their calls return (cpu), else by marks of
- * time in the streams of the device (kernels/device.h), like all other events. The host never waits for a
- * mark: the times of a step are known when the next one has been enqueued, or after a synchronization. The
- * log therefore holds two steps.
+ * Actions are timed by the host's clock if ops are complete when their calls return (cpu), else by timing
+ * events in the streams of the device (kernels/device.h: marks), like everything else. The host never waits
+ * for a mark: the times of a step are known when the next one has been enqueued, or after a synchronization.
+ * The log therefore holds two steps.
  *
  * Recorded are messages and waits inside actions if the device waits without its host, and in the steps of
  * profile.timeline all messages, copies between host and device, and parts of the optimizer.
@@ -90,8 +90,8 @@ void event_log_drop(struct event_log *log, int64_t step);
 
 /* ---- queries ---- */
 
-/* The actions of a step whose marks are passed: [actions], until the next query; one without ops has the end
- * of the one before. *lost_s: time before them, of dropped ones. NULL: unknown. */
+/* The actions of a step whose marks are complete: [actions], until the next query; one without ops has the
+ * end of the one before. *lost_s: time before them, of dropped ones. NULL: unknown. */
 const struct timed_action *event_log_actions(struct event_log *log, int64_t step, double *lost_s);
 
 /* Compares the clocks of device and host, for the queries below; waits for the compute stream. */
