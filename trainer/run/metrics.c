@@ -9,6 +9,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 struct metrics {
@@ -67,6 +69,16 @@ static void add_times(struct text *line, const struct step_summary *ranks)
     text_add(line, "\"slowest\": %d}", ranks->slowest);
 }
 
+/* The time of day in UTC: "2026-11-28T14:31:02Z". */
+static void add_time(struct text *line)
+{
+    char time_text[32];
+    struct tm utc;
+    const time_t now = time(NULL);
+    if (gmtime_r(&now, &utc) != NULL && strftime(time_text, sizeof time_text, "%Y-%m-%dT%H:%M:%SZ", &utc) > 0)
+        text_add(line, ", \"time\": \"%s\"", time_text);
+}
+
 static enum status write_line(struct metrics *m, const struct step_record *r)
 {
     double per_rank = r->step_time_s > 0.0 ? m->config.flops_per_token * (double)r->tokens / r->step_time_s /
@@ -79,8 +91,9 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     add_number(&line, "loss", r->loss);
     add_number(&line, "grad_norm", r->grad_norm);
     add_number(&line, "lr", r->lr);
-    text_add(&line, ", \"tokens\": %lld, \"loss_tokens\": %lld", (long long)r->tokens,
-             (long long)r->loss_tokens);
+    text_add(&line, ", \"tokens\": %lld, \"loss_tokens\": %lld, \"consumed_tokens\": %lld",
+             (long long)r->tokens, (long long)r->loss_tokens, (long long)r->consumed_tokens);
+    add_time(&line);
     add_number(&line, "step_time_s", r->step_time_s);
     add_number(&line, "tokens_per_s", r->step_time_s > 0.0 ? (double)r->tokens / r->step_time_s : NAN);
     add_number(&line, "model_tflops_per_rank", per_rank * 1e-12);
@@ -123,29 +136,77 @@ static const char *loss_text(double loss, char out[NUMBER_CHARS])
     return out;
 }
 
-/* "step 120/400  loss 2.3145  valid 2.41  grad 0.91  lr 0.00300  23.1 K tok/s  1 min 20 s left" */
+/* "14:31:02 step  120/400 | " */
+static void add_beginning(const struct metrics *m, int64_t step, struct text *line)
+{
+    const int64_t total = m->config.recipe->train.train_iters;
+    char clock[16] = "";
+    struct tm local;
+    const time_t now = time(NULL);
+    if (localtime_r(&now, &local) != NULL)
+        strftime(clock, sizeof clock, "%H:%M:%S ", &local);
+    text_add(line, "%sstep %*lld/%lld | ", clock, total > 9999 ? 6 : 4, (long long)step, (long long)total);
+}
+
+/* Model FLOP/s of a rank, and its share of the peak, if that is known. */
+static void add_rate(const struct metrics *m, double tokens_per_s, struct text *line)
+{
+    const struct recipe *recipe = m->config.recipe;
+    const double flops = tokens_per_s * m->config.flops_per_token / (double)m->config.world;
+    if (device_traits(recipe->cluster.device)->is_gpu)
+        text_add(line, " | %.0f TFLOP/s/GPU", 1e-12 * flops);
+    if (recipe->logging.peak_flops > 0.0)
+        text_add(line, " | MFU %.1f %%", 100.0 * flops / recipe->logging.peak_flops);
+}
+
+/* "loss 2.3145 | grad 0.910 | lr 3.00e-03 | 118 ms | 17.4 K tok/s | 412 TFLOP/s/GPU | MFU 41.2 % | 61.3 GiB |
+ * 1.2 B tokens | 1 min 20 s left": what is known of it. */
+static void add_step(const struct metrics *m, const struct step_record *r, struct text *line)
+{
+    const int64_t total = m->config.recipe->train.train_iters;
+    const double mean_s = m->recent_time_s / (double)m->recent_steps,
+                 tokens_per_s = (double)m->recent_tokens / m->recent_time_s;
+    char loss[NUMBER_CHARS], number[NUMBER_CHARS];
+    text_add(line, "loss %s | ", loss_text(r->loss, loss));
+    text_add(line, r->skipped ? "grad overflow" : "grad %.3f", r->grad_norm);
+    text_add(line, " | lr %.2e", r->lr);
+    if (r->loss_scale > 0.0)
+        text_add(line, " | scale %.4g%s", r->loss_scale, r->skipped ? ", skipped" : "");
+    text_add(line, " | %.*f ms", mean_s < 0.01 ? 1 : 0, 1e3 * mean_s);
+    text_add(line, " | %s tok/s", count_text(tokens_per_s, number));
+    add_rate(m, tokens_per_s, line);
+    text_add(line, " | %s", bytes_text(r->ranks.peak_total_bytes, number));
+    text_add(line, " | %s tokens", count_text((double)r->consumed_tokens, number));
+    if (r->step < total)
+        text_add(line, " | %s left", seconds_text(mean_s * (double)(total - r->step), number));
+}
+
+/* The columns of a terminal. */
+static int columns(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* stays: the line is not replaced by that of the next step. */
 static void show(struct metrics *m, const struct step_record *r, bool stays)
 {
-    int64_t total = m->config.recipe->train.train_iters;
-    double mean_s = m->recent_time_s / (double)m->recent_steps;
-    char speed[NUMBER_CHARS], left[NUMBER_CHARS], loss[NUMBER_CHARS];
-    count_text((double)m->recent_tokens / m->recent_time_s, speed);
-    seconds_text(mean_s * (double)(total - r->step), left);
-    printf("%sstep %*lld/%lld  loss %s", m->terminal ? "\r\x1b[K" : "", total > 9999 ? 6 : 4,
-           (long long)r->step, (long long)total, loss_text(r->loss, loss));
-    if (r->has_valid)
-        printf("  valid %s", loss_text(r->valid_loss, loss));
-    if (r->skipped)
-        printf("  grad overflow");
-    else
-        printf("  grad %.3f", r->grad_norm);
-    printf("  lr %.2e", r->lr);
-    if (r->loss_scale > 0.0)
-        printf("  scale %.4g%s", r->loss_scale, r->skipped ? ", skipped" : "");
-    printf("  %s tok/s", speed);
-    if (r->step < total)
-        printf("  %s left", left);
-    fputs(stays || !m->terminal ? "\n" : "", stdout);
+    AUTO(text) line = {0};
+    char loss[NUMBER_CHARS];
+    add_beginning(m, r->step, &line);
+    add_step(m, r, &line);
+    fputs(m->terminal ? "\r\x1b[K" : "", stdout);
+    if (m->terminal && !stays) {
+        printf("%.*s", columns() - 1, line.chars); // a wrapped line cannot be replaced
+        fflush(stdout);
+        return;
+    }
+    if (r->has_valid) {
+        text_add(&line, "\n");
+        add_beginning(m, r->step, &line);
+        text_add(&line, "valid loss %s", loss_text(r->valid_loss, loss));
+    }
+    puts(line.chars);
     fflush(stdout);
 }
 

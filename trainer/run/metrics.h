@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Metrics of a run: one line of metrics.jsonl per step, with enough digits to round-trip every value, and a
- * progress line on a terminal (plain lines otherwise). Only rank 0 has one. */
+ * line on the console, in place on a terminal. Only rank 0 has one. docs/runs.md lists the fields. */
 #pragma once
 
 #include "trainer/engine/step_stats.h"
@@ -14,8 +14,9 @@ struct step_record {
     int64_t step;
     double loss; // nats per token, before the update; NAN without unmasked tokens
     double grad_norm, lr;
-    int64_t tokens;      // tokens read in this step, all ranks
-    int64_t loss_tokens; // of these: tokens that count in the loss
+    int64_t tokens;          // tokens read in this step, all ranks
+    int64_t loss_tokens;     // of these: tokens that count in the loss
+    int64_t consumed_tokens; // of all steps up to this one
     double step_time_s;
     struct step_summary ranks; // bubble_fraction NAN: unknown
     bool has_rollbacks;        // with optimizer post-validation

@@ -256,6 +256,7 @@ static struct step_record record_of(const struct rank_state *state, const struct
         .lr = learning_rate(&recipe->optimizer, rank_updates(state) + result->skipped),
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .loss_tokens = (int64_t)result->tokens,
+        .consumed_tokens = rank_consumed_samples(state) * recipe->model.seq_length,
         .step_time_s = time_s,
         .ranks = state->stats.all,
         .has_rollbacks = state->validation != NULL,
