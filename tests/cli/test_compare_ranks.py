@@ -3,6 +3,7 @@
 """Ranks of one job that were started with different recipes, data or programs: each rank in turn is named.
 
     test_compare_ranks.py CUBOID MPIRUN"""
+import json
 import os
 import shutil
 import subprocess
@@ -26,15 +27,16 @@ RANKS = 4
 failures = []
 
 
-def start(name, odd, program=CUBOID, folder="a", keys=(), preload=""):
-    """Rank `odd` runs another program, in another folder, with further keys or a library; -1: none does."""
+def start(name, odd, program=CUBOID, folder="a", keys=(), preload="", same=()):
+    """Rank `odd` runs another program, in another folder, with further keys or a library; -1: none does. same: further
+    keys of all."""
     words = [MPIRUN]
     for rank in range(RANKS):
         other = rank == odd
         words += [*([":"] if rank else []), "-n", "1", "-x", f"CUBOID_NODE=n{rank}",
                   *(["-x", f"LD_PRELOAD={preload}"] if other and preload else []), "-wdir",
                   os.path.abspath(folder if other else "a"), program if other else CUBOID, "train", "r.yaml", "dp=4",
-                  f"logging.run_dir={os.path.abspath(name)}", *(keys if other else ())]
+                  f"logging.run_dir={os.path.abspath(name)}", *same, *(keys if other else ())]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout
 
@@ -76,5 +78,21 @@ with tempfile.TemporaryDirectory() as work:
                f"node n{which}) differs from {'rank 0' if which else 'the other ranks'} (" in lines[0] and
                lines[0].endswith("; start all ranks with the same one"), result)
         expect(f"{fact}: before step 1", not os.path.exists(f"run{turn}/metrics.jsonl"), result)
+    # The folder of the checkpoints: a relative path, which is another folder for one rank.
+    saves = ["checkpoint.save=checkpoints", "resilience.heartbeat_timeout_seconds=4"]
+    done = start("shared", -1, same=saves)
+    expect("a shared folder", done[0] == 0 and os.path.exists("a/checkpoints/step-00000002/manifest.json"), done)
+    shutil.copytree("a", "c")
+    os.remove("c/checkpoints/run.json")
+    for there in ["no run.json ", "run 00000000"]:
+        result = start("shared", 2, folder="c", same=saves)
+        lines = [line for line in result[1].splitlines() if "differs from" in line]
+        expect(f"not shared: {there}", result[0] == 2 and len(lines) == 1 and
+               f" checkpoint.save: rank 2 ({there}, node n2) differs from rank 0 (run " in lines[0] and
+               lines[0].endswith(", node n0) in checkpoints; use a directory that all nodes share"), result)
+        with open("a/checkpoints/run.json", encoding="utf-8") as file:
+            record = json.load(file)
+        with open("c/checkpoints/run.json", "w", encoding="utf-8") as file:
+            json.dump({**record, "run": "0" * len(record["run"])}, file)
 print("\n".join(failures) if failures else "ok")
 sys.exit(1 if failures else 0)

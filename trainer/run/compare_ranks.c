@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/compare_ranks.h"
 
+#include "base/clock.h"
 #include "kernels/device_info.h"
 #include "parallel/comm.h"
+#include "trainer/checkpoint/checkpoint_record.h"
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/files/checksum.h"
 #include "trainer/recipe/recipe_table.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <link.h>
+#include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { FACT_CHARS = 128 };
+enum { FACT_CHARS = 128, RETRY_MS = 500 };
+static const double SHARED_S = 40.0; // NFS may hide a new folder from other nodes for 30 s
 
 struct fact {
     char name[80];
@@ -275,6 +281,54 @@ static enum status compare_alike(struct rank_state *state, const struct facts *f
     } while (true);
 }
 
+/* ---- the folder of the checkpoints ---- */
+
+static void refresh(const char *folder)
+{
+    DIR *opened = opendir(folder); // a network file system asks its server
+    if (opened != NULL)
+        closedir(opened);
+}
+
+/* Reads the record of the folder until it has the run of rank 0, for some time. */
+static enum status wait_for_run(const struct recipe *recipe, const char *run, struct run_record *out)
+{
+    const double heartbeat_s = recipe->resilience.heartbeat_timeout_seconds;
+    const double until = clock_s() + (heartbeat_s > 0.0 ? fmin(SHARED_S, heartbeat_s / 2.0) : SHARED_S);
+    while (strcmp(out->run, run) != 0 && clock_s() < until) {
+        poll(NULL, 0, RETRY_MS);
+        refresh(recipe->logging.run_dir);
+        refresh(recipe->checkpoint.save);
+        TRY(run_record_read(recipe->checkpoint.save, out));
+    }
+    return OK;
+}
+
+/* Collective: an error that names the odd rank if not all see the same folder. All write in it, but only at
+ * the first checkpoint. */
+static enum status compare_folders(struct rank_state *state)
+{
+    const struct recipe *recipe = state->run->recipe;
+    struct run_record record;
+    struct fact fact = {.name = "checkpoint.save"};
+    char run[RUN_CHARS];
+    if (recipe->checkpoint.save == NULL)
+        return OK;
+    TRY(rank_agree(state, run_record_read(recipe->checkpoint.save, &record)));
+    memcpy(run, record.run, sizeof run);
+    TRY(rank_broadcast(state, 0, run, sizeof run));
+    TRY(rank_agree(state, wait_for_run(recipe, run, &record)));
+    const bool differs = strcmp(record.run, run) != 0;
+    double found = differs ? 1.0 : 0.0;
+    TRY(rank_agree_max(state, &found, 1));
+    if (found == 0.0)
+        return OK;
+    snprintf(fact.text, sizeof fact.text, "%s %.8s", record.run[0] != 0 ? "run" : "no run.json", record.run);
+    const enum status status = name_odd_rank(state, &fact, differs, "");
+    return fail(status, "%s in %s; use a directory that all nodes share", fail_text(),
+                recipe->checkpoint.save);
+}
+
 enum status compare_ranks(struct rank_state *state)
 {
     struct facts same = {.count = 0}, alike = {.count = 0};
@@ -289,6 +343,8 @@ enum status compare_ranks(struct rank_state *state)
     status = rank_agree(state, status);
     if (status == OK)
         status = compare_same(state, &same);
+    if (status == OK)
+        status = compare_folders(state);
     if (status == OK) {
         add_machine(&alike, state);
         status = compare_alike(state, &alike);
