@@ -151,17 +151,15 @@ const struct activation_store *executor_store(const struct executor *executor)
 /* An action and its operands. */
 struct running_action {
     struct action action;
-    int position;    // in the list of a training step; -1: outside of one
     int chunk, cell; // cell: index of (chunk, microbatch)
     const struct stage *stage;
     struct pass pass; // without addresses
 };
 
-static struct running_action running_action_of(struct executor *e, struct action action, int position)
+static struct running_action running_action_of(struct executor *e, struct action action)
 {
     const struct schedule *schedule = e->config.schedule;
     struct running_action running = {.action = action,
-                                     .position = position,
                                      .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
     running.cell = running.chunk * schedule->m + action.microbatch;
     running.stage = &e->stages[running.chunk];
@@ -189,7 +187,7 @@ static enum status provide_input(struct executor *e, const struct running_action
         return OK;
     if (!is_here(e, before.stage, before.microbatch))
         return stream_wait(e->context.compute, e->activation[running->cell]);
-    struct running_action producer = running_action_of(e, before, -1);
+    struct running_action producer = running_action_of(e, before);
     activation_store_addresses(&e->store, before, producer.pass.base);
     struct tensor made = stage_output(producer.stage, &producer.pass);
     return copy(e->context.compute,
@@ -203,18 +201,13 @@ static enum status await_gradient(struct executor *e, const struct running_actio
     return made_here ? OK : stream_wait(e->context.compute, e->gradient[running->cell]);
 }
 
-/* Enqueues the ops of the stage. */
-static enum status run_stage(struct executor *e, const struct running_action *running,
-                             const struct stage_ops *ops)
+/* Waits for what the action reads, or provides it. */
+static enum status await_inputs(struct executor *e, const struct running_action *running)
 {
-    const struct step_observer *o = e->config.observer;
-    struct graph **graph = e->graphs != NULL && running->position >= 0 ? &e->graphs[running->position] : NULL;
-    if (running->position >= 0)
-        event_log_begin(e->config.log, running->position, e->context.compute);
-    TRY(o != NULL ? o->run_stage_ops(o->context, ops, graph) : stage_ops_run(ops, graph));
-    if (running->position >= 0)
-        event_log_end(e->config.log);
-    return OK;
+    const struct action_traits *traits = action_traits(running->action.kind);
+    if (traits->forward)
+        return provide_input(e, running);
+    return traits->backward_input ? await_gradient(e, running) : OK;
 }
 
 static enum status send_activation(struct executor *e, const struct running_action *running)
@@ -225,27 +218,25 @@ static enum status send_activation(struct executor *e, const struct running_acti
     return OK;
 }
 
-/* Everything that an action does, between acquire and release of its activations. The gradient of the output
- * becomes that of the input, in place. */
-static enum status run_ops(struct executor *e, const struct running_action *running)
+/* Enqueues the ops or the message of an action. The gradient of the output becomes that of the input, in
+ * place. graph: of its position in the list; NULL: none. */
+static enum status run_ops(struct executor *e, const struct running_action *running, struct graph **graph)
 {
     struct stream *compute = e->context.compute;
     const struct action action = running->action;
+    const struct step_observer *o = e->config.observer;
     struct stage_gradient gradient = {.sent = NULL};
-    struct stage_ops ops = {.kind = action.kind, .stage = running->stage, .pass = &running->pass};
     if (e->config.training)
         gradient = activation_store_gradient(&e->store, action);
+    struct stage_ops ops = {.kind = action.kind, .stage = running->stage, .pass = &running->pass};
     switch (action.kind) { // no default: a new kind is a compile error here
-    case FORWARD:
-        TRY(provide_input(e, running));
-        return run_stage(e, running, &ops);
     case BACKWARD:
     case BACKWARD_INPUT:
         ops.dx = gradient.data;
-        TRY(await_gradient(e, running));
-        return run_stage(e, running, &ops);
+        break;
+    case FORWARD:
     case BACKWARD_WEIGHT:
-        return run_stage(e, running, &ops);
+        break;
     case RECV_ACTIVATION:
         return p2p_recv(e->p2p, action.peer, false, stage_input(running->stage, &running->pass),
                         stream_record(compute), &e->activation[running->cell]);
@@ -257,15 +248,9 @@ static enum status run_ops(struct executor *e, const struct running_action *runn
     case SEND_GRADIENT:
         return p2p_send(e->p2p, action.peer, true, gradient.data, stream_record(compute), gradient.sent);
     case ACTION_KIND_COUNT:
-        break;
+        return fail(BAD_SCHEDULE, "unknown kind of action %d", (int)action.kind);
     }
-    return fail(BAD_SCHEDULE, "unknown kind of action %d", (int)action.kind);
-}
-
-static enum status acquire_and_run(struct executor *e, struct running_action *running)
-{
-    TRY(activation_store_acquire(&e->store, running->action, running->pass.base));
-    return run_ops(e, running);
+    return o != NULL ? o->run_stage_ops(o->context, &ops, graph) : stage_ops_run(&ops, graph);
 }
 
 /* Names what follows, for hang reports, traces and profilers, until device_range_end(). */
@@ -284,21 +269,27 @@ static void begin_range(struct executor *e, struct action action)
 static enum status run_action(struct executor *e, int position)
 {
     const struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
-    struct running_action running = running_action_of(e, action, position);
+    const bool computes = action_traits(action.kind)->computes;
+    struct running_action running = running_action_of(e, action);
     begin_range(e, action);
     TRY(activation_store_prefetch(&e->store, position));
-    TRY(acquire_and_run(e, &running));
+    TRY(activation_store_acquire(&e->store, action, running.pass.base));
+    TRY(await_inputs(e, &running));
+    if (computes)
+        event_log_begin(e->config.log, position, e->context.compute);
+    TRY(run_ops(e, &running, e->graphs != NULL ? &e->graphs[position] : NULL));
+    if (computes)
+        event_log_end(e->config.log);
     device_range_end(e->context.weights->device);
     return activation_store_release(&e->store, action);
 }
 
-/* Runs the list up to action `end`. */
-static enum status run_until(struct executor *e, const struct batch *batches, int end)
+/* The same without graph, times and release. */
+static enum status run_once(struct executor *e, struct running_action *running)
 {
-    e->batches = batches;
-    for (; e->done < end; e->done++)
-        TRY(run_action(e, e->done));
-    return OK;
+    TRY(activation_store_acquire(&e->store, running->action, running->pass.base));
+    TRY(await_inputs(e, running));
+    return run_ops(e, running, NULL);
 }
 
 /* A chunk without microbatches has its gradients at once: zeros. With a single microbatch this is the second
@@ -322,7 +313,9 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     CHECK_USE(activation_store_check(&executor->store));
     TRY(gradients_zero(gradients, executor->context.compute));
     TRY(complete_idle_chunks(executor));
-    TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
+    executor->batches = batches;
+    for (; executor->done < executor->config.schedule->ranks[executor->pp_rank].count; executor->done++)
+        TRY(run_action(executor, executor->done));
     executor->done = 0;
     return gradients_finish_reduce(gradients, executor->context.compute);
 }
@@ -331,7 +324,10 @@ enum status executor_step(struct executor *executor, const struct batch *batches
 
 enum status executor_look_ahead(struct executor *executor, const struct batch *batches)
 {
-    return run_until(executor, batches, executor->ahead);
+    executor->batches = batches;
+    for (; executor->done < executor->ahead; executor->done++)
+        TRY(run_action(executor, executor->done));
+    return OK;
 }
 
 enum status executor_drop_ahead(struct executor *executor)
@@ -339,12 +335,12 @@ enum status executor_drop_ahead(struct executor *executor)
     const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
     for (int i = executor->done; i < executor->ahead; i++) {
         struct action action = list->actions[i];
-        struct running_action running = running_action_of(executor, action, -1);
+        struct running_action running = running_action_of(executor, action);
         // The input of the forward pass is received all the same: a stage without layers passes it on.
         if (action.kind == FORWARD)
             TRY(stream_wait(executor->context.compute, executor->activation[running.cell]));
         else
-            TRY(acquire_and_run(executor, &running));
+            TRY(run_once(executor, &running));
     }
     executor->done = 0;
     return p2p_sync(executor->p2p);
@@ -356,11 +352,11 @@ enum status executor_drop_ahead(struct executor *executor)
  * overwritten. */
 static enum status evaluate_action(struct executor *e, struct action action)
 {
-    struct running_action running = running_action_of(e, action, -1);
+    struct running_action running = running_action_of(e, action);
     begin_range(e, action);
     if (action.kind != SEND_ACTIVATION)
         TRY(stream_wait(e->context.compute, e->sent[running.chunk]));
-    TRY(acquire_and_run(e, &running));
+    TRY(run_once(e, &running));
     device_range_end(e->context.weights->device);
     return OK;
 }
