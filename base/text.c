@@ -206,6 +206,25 @@ const char *number_text(double value, char out[NUMBER_CHARS])
     return out;
 }
 
+const char *number_text_short(double value, char out[NUMBER_CHARS])
+{
+    number_text(value, out);
+    for (int digits = 0; fabs(value) >= 1e6 && digits < 17; digits++) {
+        char exponent[NUMBER_CHARS];
+        double read = 0.0;
+        snprintf(exponent, sizeof exponent, "%.*e", digits, value);
+        char *plus = strchr(exponent, '+');
+        if (!number_parse(exponent, &read) || read != value || plus == NULL)
+            continue;
+        size_t zeros = strspn(plus + 1, "0");
+        memmove(plus, plus + 1 + zeros, strlen(plus + 1 + zeros) + 1); // 3.12e14, not 3.12e+14
+        if (strlen(exponent) < strlen(out))
+            snprintf(out, NUMBER_CHARS, "%s", exponent);
+        break;
+    }
+    return out;
+}
+
 bool number_parse(const char *string, double *out)
 {
     // strtod() also accepts hexadecimal numbers, which are unexpected in a recipe: 0x1p3 would be 8.

@@ -42,6 +42,8 @@ int utf8_length(const char *string);
  * also "nan", "inf", "-inf". */
 #define NUMBER_CHARS 32
 const char *number_text(double value, char out[NUMBER_CHARS]);
+/* The same with an exponent where that is shorter: 3.12e14. */
+const char *number_text_short(double value, char out[NUMBER_CHARS]);
 
 /* Parses the whole string as a number: no leading or trailing characters, no overflow. */
 bool number_parse(const char *string, double *out);

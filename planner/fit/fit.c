@@ -224,11 +224,11 @@ enum status fit_profile(const struct fit_rows *rows, const struct fit_options *o
     problems_free(&problems);
     if (status != OK)
         return status;
-    struct profile_names *at_bound = &profile->fit.at_bound;
+    struct recipe_names *at_bound = &profile->fit.at_bound;
     for (size_t i = 0; i < at_bound->count; i++)
         free(at_bound->list[i]);
     free(at_bound->list);
-    *at_bound = (struct profile_names){.list = calloc(FIT_MAX_PARAMETERS, sizeof(char *))};
+    *at_bound = (struct recipe_names){.list = calloc(FIT_MAX_PARAMETERS, sizeof(char *))};
     for (int i = 0; i < result->key_count; i++) {
         const struct fit_key *key = &result->keys[i];
         if (key->cluster != FIT_ALL_CLUSTERS)

@@ -25,8 +25,7 @@
 #pragma once
 
 #include "base/text.h"
-
-struct problems;
+#include "trainer/recipe/recipe.h"
 
 /* Data types of matmuls: index of device.peak_flops. */
 enum profile_dtype { PROFILE_FP32, PROFILE_TF32, PROFILE_BF16, PROFILE_FP16, PROFILE_FP8, PROFILE_DTYPES };
@@ -122,16 +121,11 @@ struct profile_measured {
     size_t count;                // 0: not measured
 };
 
-struct profile_names {
-    char **list;
-    size_t count;
-};
-
 struct profile_fit {
-    double error_fraction;         // median relative error of predicted step times; 0: not fitted
-    double held_out_fraction;      // the same of step times left out of a fit; 0: not known
-    int64_t rows;                  // number of step times
-    struct profile_names at_bound; // parameters of `model` that the fit left at a bound of their range
+    double error_fraction;        // median relative error of predicted step times; 0: not fitted
+    double held_out_fraction;     // the same of step times left out of a fit; 0: not known
+    int64_t rows;                 // number of step times
+    struct recipe_names at_bound; // parameters of `model` that the fit left at a bound of their range
 };
 
 /* The origin of a value. */
@@ -152,7 +146,7 @@ struct cluster_profile {
     struct profile_measured measured[MEASURED_KINDS];
     struct profile_fit fit;
 
-    struct profile_names files; // the profile, and its bases
+    struct recipe_names files; // the profile, and its bases
     struct profile_origin origin[PROFILE_MAX_ROWS];
     struct profile_origin measured_origin[MEASURED_KINDS];
 };

@@ -118,8 +118,8 @@ static double read_number(const struct node *node, const char *name, double low,
         fault = "is not an integer";
     if (fault != NULL)
         text_add(why, "%s %.*s %s; expected %s from %s to %s", name, SHOWN, node->text, fault,
-                 integer ? "an integer" : "a number", profile_number_text(low, low_text),
-                 profile_number_text(high, high_text));
+                 integer ? "an integer" : "a number", number_text_short(low, low_text),
+                 number_text_short(high, high_text));
     return value;
 }
 
@@ -327,9 +327,8 @@ void profile_measured_check(const struct cluster_profile *profile, const char *w
                 problems_add(problems,
                              "%s: measured.%s entry %zu: flops %s exceeds device.peak_flops_%s %s; correct "
                              "one of them",
-                             where, measured_kinds[kind].name, i + 1,
-                             profile_number_text(sample->value, rate), profile_dtype_name(sample->dtype),
-                             profile_number_text(peak, limit));
+                             where, measured_kinds[kind].name, i + 1, number_text_short(sample->value, rate),
+                             profile_dtype_name(sample->dtype), number_text_short(peak, limit));
         }
     }
 }
@@ -354,7 +353,7 @@ static void add_entry(const struct measured_kind *kind, const struct profile_sam
         text_add(out, "node_ranks: %d, ", sample->node_ranks);
     if (sample->processes)
         text_add(out, "processes: true, ");
-    text_add(out, "%s: %s}\n", kind->value, profile_number_text(sample->value, number));
+    text_add(out, "%s: %s}\n", kind->value, number_text_short(sample->value, number));
 }
 
 void profile_measured_text(const struct cluster_profile *profile, struct text *out)

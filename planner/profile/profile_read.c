@@ -194,8 +194,8 @@ static void check_rows(const struct cluster_profile *profile, const bool *bad, c
         const struct profile_row *row = &profile_rows[i];
         if (bad[i] || row->fallback != NULL || !profile_row_applies(row, profile))
             continue;
-        if (row->type == FIELD_TEXT ? *(char **)profile_field(profile, row) == NULL
-                                    : profile_number(profile, row) == 0.0)
+        if (row->type == ROW_TEXT ? *(char **)profile_field(profile, row) == NULL
+                                  : profile_number(profile, row) == 0.0)
             add_missing(row, where, problems);
     }
     if (profile->device.memory_bytes > 0 && profile->device.reserved_bytes >= profile->device.memory_bytes)

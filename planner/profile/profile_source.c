@@ -42,7 +42,7 @@ static bool is_path(const char *text)
 /* Stores a path in the profile, which takes ownership. */
 static const char *keep(struct cluster_profile *profile, char *path)
 {
-    struct profile_names *files = &profile->files;
+    struct recipe_names *files = &profile->files;
     char **grown = realloc(files->list, (files->count + 1) * sizeof *grown);
     if (grown == NULL)
         die(__FILE__, __LINE__, "profile", "out of memory for a path");

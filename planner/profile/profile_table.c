@@ -9,15 +9,15 @@
 
 #include <string.h>
 
-#define ROW(key_, type_, field_, fallback_, unit_, help_, ...)                                    \
-    {                                                                                             \
-        .key = (key_), .type = FIELD_##type_, .offset = offsetof(struct cluster_profile, field_), \
-        .fallback = (fallback_), .unit = (unit_), .help = (help_), __VA_ARGS__                    \
+#define ROW(key_, type_, field_, fallback_, unit_, help_, ...)                                  \
+    {                                                                                           \
+        .key = (key_), .type = ROW_##type_, .offset = offsetof(struct cluster_profile, field_), \
+        .fallback = (fallback_), .unit = (unit_), .help = (help_), __VA_ARGS__                  \
     }
-#define TEXT_ROW(key_, field_, fallback_, help_)                                               \
-    {                                                                                          \
-        .key = (key_), .type = FIELD_TEXT, .offset = offsetof(struct cluster_profile, field_), \
-        .fallback = (fallback_), .unit = "", .help = (help_)                                   \
+#define TEXT_ROW(key_, field_, fallback_, help_)                                             \
+    {                                                                                        \
+        .key = (key_), .type = ROW_TEXT, .offset = offsetof(struct cluster_profile, field_), \
+        .fallback = (fallback_), .unit = "", .help = (help_)                                 \
     }
 #define BETWEEN(low_, high_) .low = (low_), .high = (high_)
 #define UP_TO(high_)         .low = 0, .high = (high_), .above = true
@@ -269,25 +269,25 @@ void *profile_field(const struct cluster_profile *profile, const struct profile_
 
 bool profile_is_number(const struct profile_row *row)
 {
-    return row->type == FIELD_INT || row->type == FIELD_COUNT || row->type == FIELD_REAL;
+    return row->type == ROW_INT || row->type == ROW_COUNT || row->type == ROW_REAL;
 }
 
 double profile_number(const struct cluster_profile *profile, const struct profile_row *row)
 {
     const void *field = profile_field(profile, row);
     CHECK(profile_is_number(row));
-    if (row->type == FIELD_INT)
+    if (row->type == ROW_INT)
         return *(const int *)field;
-    return row->type == FIELD_COUNT ? (double)*(const int64_t *)field : *(const double *)field;
+    return row->type == ROW_COUNT ? (double)*(const int64_t *)field : *(const double *)field;
 }
 
 void profile_set_number(struct cluster_profile *profile, const struct profile_row *row, double value)
 {
     void *field = profile_field(profile, row);
     CHECK(profile_is_number(row));
-    if (row->type == FIELD_INT)
+    if (row->type == ROW_INT)
         *(int *)field = (int)value;
-    else if (row->type == FIELD_COUNT)
+    else if (row->type == ROW_COUNT)
         *(int64_t *)field = (int64_t)value;
     else
         *(double *)field = value;

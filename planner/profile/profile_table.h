@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The table of profile keys, private to profile_*.c and the fit: other code reads struct cluster_profile.
  *
- *   key "model.matmul_efficiency", type FIELD_REAL, field offsetof(struct cluster_profile, ...), unit "1",
+ *   key "model.matmul_efficiency", type ROW_REAL, field offsetof(struct cluster_profile, ...), unit "1",
  *   range above 0 to 1, default "0.8", meaning, source of the default. */
 #pragma once
 
 #include "planner/profile/profile.h"
-
-enum field_type {
-    FIELD_TEXT,  // char *, owned
-    FIELD_BOOL,  // bool
-    FIELD_INT,   // int
-    FIELD_COUNT, // int64_t
-    FIELD_REAL,  // double
-    FIELD_NAMES  // struct profile_names: keys of the section `model`
-};
+#include "trainer/recipe/recipe_table.h"
 
 /* When a key without a default is required. */
 enum requirement { ALWAYS, IF_SEVERAL_DEVICES, IF_NETWORK };
@@ -30,7 +22,7 @@ struct profile_row {
     double low, high;   // of numbers, inclusive
     bool above;         // low is excluded
     bool or_zero;       // 0 is valid, too: "none"
-    enum field_type type;
+    enum row_type type; // ROW_TEXT, _BOOL, _INT, _COUNT, _REAL; ROW_NAMES: keys of the section `model`
     enum requirement required;
     size_t offset;
 };
@@ -71,7 +63,7 @@ int profile_row_index(const char *key);
 /* False for a key that is meaningless in this profile, such as a link of a single device. */
 bool profile_row_applies(const struct profile_row *row, const struct cluster_profile *profile);
 
-/* The value of a number (FIELD_INT, FIELD_COUNT, FIELD_REAL) as a double. */
+/* The value of a number (ROW_INT, ROW_COUNT, ROW_REAL) as a double. */
 double profile_number(const struct cluster_profile *profile, const struct profile_row *row);
 void profile_set_number(struct cluster_profile *profile, const struct profile_row *row, double value);
 bool profile_is_number(const struct profile_row *row);
@@ -96,8 +88,6 @@ void profile_value_expected(const struct profile_row *row, struct text *out);
 /* Whether a number is within the row's range; false for NaN. */
 bool profile_in_range(const struct profile_row *row, double value);
 
-/* The shortest decimal that reads back to the same value, with an exponent where that is shorter: 3.12e14. */
-const char *profile_number_text(double value, char out[NUMBER_CHARS]);
 /* Parses an unquoted number. Returns NULL, or the fault as the rest of a sentence: "is not a number". */
 const char *profile_number_fault(const struct node *node, double *out);
 

@@ -58,8 +58,14 @@ static void add_list(struct text *out, const struct recipe_row *row, const void 
     text_add(out, "]");
 }
 
+static double number_of(const struct recipe_row *row, const void *field)
+{
+    return row->type == ROW_REAL ? *(const double *)field : (double)integer_of(row, field);
+}
+
 void row_text(const struct recipe_row *row, const void *field, struct text *out)
 {
+    char number[NUMBER_CHARS];
     switch (row->type) {
     case ROW_BASE:
     case ROW_TYPES:
@@ -69,10 +75,16 @@ void row_text(const struct recipe_row *row, const void *field, struct text *out)
         break;
     case ROW_INT:
     case ROW_COUNT:
-        text_add(out, "%lld", (long long)integer_of(row, field));
+        if (row->short_form)
+            text_add(out, "%s", number_text_short(number_of(row, field), number));
+        else
+            text_add(out, "%lld", (long long)integer_of(row, field));
         break;
     case ROW_REAL:
-        text_add_real(out, *(const double *)field);
+        if (row->short_form)
+            text_add(out, "%s", number_text_short(number_of(row, field), number));
+        else
+            text_add_real(out, *(const double *)field);
         break;
     case ROW_TEXT:
         yaml_add_string(out, *(char *const *)field, row->derived != NULL ? "auto" : NULL);

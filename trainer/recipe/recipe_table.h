@@ -47,8 +47,10 @@ struct recipe_row {
     const struct choice *choices;
     /* For ROW_WORD, instead of choices: the names of a registry; NULL past the last. */
     const char *(*names)(size_t index);
-    double low, high;  // range of numbers, both ends included ...
+    double low, high;  // range of numbers, both ends included; `high` of a text: its characters, 0: 4096 ...
     bool above, below; // ... or excluded
+    bool or_zero;      // 0 is valid, too
+    bool short_form;   // of quantities: integers, too, may have an exponent, as all are written: 3.12e14
     enum row_type type;
     bool optional; // ROW_TEXT: `none` is a value
     bool chosen;   // takes `auto`: a plan chooses the value
@@ -154,6 +156,8 @@ void recipe_value_free(struct recipe *recipe, const struct recipe_row *row);
 /* The field of a row. */
 void *recipe_field(const struct recipe *recipe, const struct recipe_row *row);
 bool recipe_value_is_default(const struct recipe *recipe, const struct recipe_row *row);
+/* Whether a number is within the range; false for NaN. */
+bool row_in_range(const struct recipe_row *row, double value);
 /* Appends the expected values: "an integer from 1 to 100000", "one of gpipe, 1f1b, zb-h1". */
 void recipe_value_expected(const struct recipe_row *row, struct text *out);
 

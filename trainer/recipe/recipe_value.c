@@ -24,17 +24,33 @@ static void *allocate(size_t count, size_t size)
 
 /* ---- expected values ---- */
 
+static const char *text_of(const struct recipe_row *row, double value, char out[NUMBER_CHARS])
+{
+    return row->short_form ? number_text_short(value, out) : number_text(value, out);
+}
+
 static void add_range(const struct recipe_row *row, const char *noun, struct text *out)
 {
     char low[NUMBER_CHARS], high[NUMBER_CHARS];
-    number_text(row->low, low);
-    number_text(row->high, high);
+    text_of(row, row->low, low);
+    text_of(row, row->high, high);
+    text_add(out,
+             row->above            ? "%s above %s"
+             : isfinite(row->high) ? "%s from %s"
+                                   : "%s, %s or more",
+             noun, low);
     if (isfinite(row->high))
-        text_add(out, row->below ? "%s from %s to below %s" : "%s from %s to %s", noun, low, high);
-    else
-        text_add(out, row->above ? "%s above %s" : "%s, %s or more", noun, low);
+        text_add(out, row->above ? " up to %s%s" : " to %s%s", row->below ? "below " : "", high);
+    if (row->or_zero)
+        text_add(out, ", or 0");
     if (row->derived != NULL)
         text_add(out, ", or auto");
+}
+
+/* The most characters of a text. */
+static size_t most_chars(const struct recipe_row *row)
+{
+    return row->high > 0.0 ? (size_t)row->high : TEXT_MAX;
 }
 
 void recipe_value_expected(const struct recipe_row *row, struct text *out)
@@ -50,7 +66,10 @@ void recipe_value_expected(const struct recipe_row *row, struct text *out)
         break;
     case ROW_BASE:
     case ROW_TEXT:
-        text_add(out, row->optional ? "text, or none" : "text");
+        if (row->high > 0.0)
+            text_add(out, "a text of at most %zu characters", most_chars(row));
+        else
+            text_add(out, row->optional ? "text, or none" : "text");
         break;
     case ROW_WORD:
     case ROW_CHOICE:
@@ -113,7 +132,8 @@ static bool refuse_inside(const char *what, size_t index, struct text *inner, st
     return false;
 }
 
-/* Suggests the bound that `value` exceeds, if it is a valid value, or else the row's example. */
+/* Suggests the bound that `value` exceeds, if it is a valid value, or else the row's example; but no bound of
+ * a measured quantity. */
 static bool refuse_range(const struct recipe_row *row, const struct node *node, double value,
                          const char *what, struct text *why)
 {
@@ -121,7 +141,7 @@ static bool refuse_range(const struct recipe_row *row, const struct node *node, 
     bool open = too_low ? row->above : row->below;
     text_add(why, "%.*s is %s; expected ", SHOWN, node->text, what);
     recipe_value_expected(row, why);
-    if (!open) {
+    if (!open && !row->short_form) {
         text_add(why, "; use ");
         text_add_real(why, too_low ? row->low : row->high);
     } else if (row->example != NULL || row->derived != NULL)
@@ -129,11 +149,11 @@ static bool refuse_range(const struct recipe_row *row, const struct node *node, 
     return false;
 }
 
-static bool in_range(const struct recipe_row *row, double value)
+bool row_in_range(const struct recipe_row *row, double value)
 {
     bool low = row->above ? value > row->low : value >= row->low;
     bool high = row->below ? value < row->high : value <= row->high;
-    return low && high; // false for NaN
+    return (low && high) || (row->or_zero && value == 0.0); // false for NaN
 }
 
 static bool parse_real(const struct recipe_row *row, const struct node *node, double *out, struct text *why)
@@ -148,7 +168,7 @@ static bool parse_real(const struct recipe_row *row, const struct node *node, do
     // Most numbers end in fp32. 1e-400 is 0 already, with a digit other than 0 before the exponent.
     if (fabs(value) < FLT_MIN && strcspn(node->text, "123456789") < strcspn(node->text, "eE"))
         return refuse_range(row, node, 0.0, "too small for fp32, which ends at 1.2e-38", why);
-    if (!in_range(row, value))
+    if (!row_in_range(row, value))
         return refuse_range(row, node, value, "out of range", why);
     if (row->below && !((double)(float)value < row->high))
         return refuse_range(row, node, value, "out of range when rounded to fp32", why);
@@ -167,12 +187,25 @@ static void add_whole_neighbours(const struct recipe_row *row, double value, str
         text_add(why, "; use %.0f", below);
 }
 
+/* "12"; of a row with exponents also "3.12e14". */
+static bool read_integer(const struct recipe_row *row, const char *text, int64_t *out)
+{
+    const double largest = 9007199254740992.0; // 2^53
+    double real = 0.0;
+    if (integer_parse(text, out))
+        return true;
+    if (!row->short_form || !number_parse(text, &real) || real != floor(real) || fabs(real) > largest)
+        return false;
+    *out = (int64_t)real;
+    return true;
+}
+
 static bool parse_integer(const struct recipe_row *row, const struct node *node, int64_t *out,
                           struct text *why)
 {
     int64_t value = 0;
     double real = 0;
-    if (node->kind != NODE_SCALAR || !integer_parse(node->text, &value)) {
+    if (node->kind != NODE_SCALAR || !read_integer(row, node->text, &value)) {
         refuse(row, node, why);
         if (node->kind == NODE_SCALAR && number_parse(node->text, &real))
             add_whole_neighbours(row, real, why);
@@ -182,7 +215,7 @@ static bool parse_integer(const struct recipe_row *row, const struct node *node,
         text_add(why, "\"%.*s\" is text; remove the quotes", SHOWN, node->text);
         return false;
     }
-    if (!in_range(row, (double)value))
+    if (!row_in_range(row, (double)value))
         return refuse_range(row, node, (double)value, "out of range", why);
     *out = value;
     return true;
@@ -204,10 +237,10 @@ static bool parse_text(const struct recipe_row *row, const struct node *node, ch
 {
     if (node->kind != NODE_SCALAR || is_null(node))
         return refuse(row, node, why);
-    const char *wrong = *node->text == 0                 ? "is empty"
-                        : strlen(node->text) > TEXT_MAX  ? "is longer than 4096 characters"
-                        : !text_is_printable(node->text) ? "has a character that cannot be printed"
-                                                         : NULL;
+    const char *wrong = *node->text == 0                       ? "is empty"
+                        : strlen(node->text) > most_chars(row) ? "is too long"
+                        : !text_is_printable(node->text)       ? "has a character that cannot be printed"
+                                                               : NULL;
     if (wrong != NULL) {
         text_add(why, "%s; expected ", wrong);
         recipe_value_expected(row, why);

@@ -177,16 +177,14 @@ Test(profile, bad_numbers)
                     "F/P.yaml:3: model.launch_s inf is out of range; expected a number from 0 to 1\n");
     expect_messages(SMALL "model: {launch_s: -1e-9}\n",
                     "F/P.yaml:3: model.launch_s -1e-9 is out of range; expected a number from 0 to 1\n");
-    expect_messages(
-        SMALL "model: {launch_s: \"1\"}\n",
-        "F/P.yaml:3: model.launch_s 1 is a text; remove the quotes; expected a number from 0 to 1\n");
+    expect_messages(SMALL "model: {launch_s: \"1\"}\n",
+                    "F/P.yaml:3: model.launch_s \"1\" is text; remove the quotes\n");
     expect_messages(SMALL "model: {launch_s: [1]}\n",
                     "F/P.yaml:3: model.launch_s is a list; expected a number from 0 to 1\n");
     expect_messages(SMALL "model: {launch_s: }\n",
                     "F/P.yaml:3: model.launch_s is empty; expected a number from 0 to 1\n");
-    expect_messages(
-        SMALL "model: {matmul_tile: 1.5}\n",
-        "F/P.yaml:3: model.matmul_tile 1.5 is not an integer; expected an integer from 0 to 4096\n");
+    expect_messages(SMALL "model: {matmul_tile: 1.5}\n",
+                    "F/P.yaml:3: model.matmul_tile \"1.5\" is not an integer from 0 to 4096; use 1 or 2\n");
     expect_messages(
         SMALL "network: {nics: 2, latency_s: 1e-5, bandwidth: 0}\n",
         "F/P.yaml:3: network.bandwidth 0 is out of range; expected a number from 100000 to 1e15\n");
@@ -206,11 +204,14 @@ Test(profile, bad_numbers)
 
 Test(profile, bad_texts)
 {
+    expect_messages(DEVICE "node: {devices: 1.5e0}\n",
+                    "F/P.yaml:2: node.devices \"1.5e0\" is not an integer from 1 to 1024; use 1 or 2\n");
+    expect_messages(SMALL "description: \"\"\nmodel: {matmul_tile: 1.28e2}\n", "");
     expect_messages(SMALL "description: [1]\n",
                     "F/P.yaml:3: description is a list; expected a text of at most 200 characters\n");
     expect_messages("device: {name: X, is_cpu: yes, cores: 4, peak_flops_fp32: 1e12, memory_bytes: 1e9, "
                     "memory_bandwidth: 1e11}\nnode: {devices: 1}\n",
-                    "F/P.yaml:1: device.is_cpu yes is neither; expected true or false\n");
+                    "F/P.yaml:1: device.is_cpu \"yes\" is not true or false\n");
     expect_messages(
         SMALL "fit: {at_bound: [speed]}\n",
         "F/P.yaml:3: fit.at_bound speed is not a key of the section model; expected a list of keys of the "
@@ -379,7 +380,7 @@ Test(profile, bad_bases)
     // Problems of a base and of the profile together.
     expect_file_messages(
         (struct file[]){{"a.yaml", "base: b.yaml\nx: 1\n"}, {"b.yaml", SMALL "model: {launch_s: x}\n"}}, 2,
-        "F/b.yaml:3: model.launch_s x is not a number; expected a number from 0 to 1\n"
+        "F/b.yaml:3: model.launch_s \"x\" is not a number from 0 to 1\n"
         "F/a.yaml:2: unknown key x; expected one of name, description, base, device, node, network, "
         "model, fit, measured\n");
 }
