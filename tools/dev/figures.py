@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The figures of docs/ that are not schedules: the mesh, matrices under tensor parallelism, ZeRO's shards, memory per
-rank, which is what `cuboid train RECIPE cluster.device=dry` prints, and the step times of published.md.
+rank, which is what `cuboid train RECIPE cluster.device=dry` prints, the step times of published.md, and the losses of
+convergence.md.
 
 tools/dev/docs_run.py CUBOID --write makes them, and checks that they are current. Each file serves light and dark
 pages, as draw_svg.c explains; colours are those of palette.py."""
+import csv
 import math
 import os
 import re
@@ -364,8 +366,68 @@ def published():
     return picture.finish()
 
 
+# ---- the losses of docs/measurements/convergence.md ----
+
+LOSSES = os.path.join(ROOT, "docs", "figures", "convergence.csv")
+PLOT_LEFT, PLOT_RIGHT = 76, 840
+CURVES = {"PyTorch": ("#8b99a7", 7, ""), "PyTorch, 4 microbatches": ("#8b99a7", 2, ""),
+          "Cuboid, 1 rank, bf16": ("#cc79a7", 2, ""), "Cuboid, 1 rank": ("#d55e00", 2, ""),
+          "Cuboid, tp 2, pp 2, zb-v": ("#0072b2", 2, "7 5"), "Cuboid, dp 2, ZeRO 3": ("#009e73", 2, "2 4")}
+# label: colour, width, dashes
+
+
+def read_losses():
+    """(steps, [(label, [loss])]); a shorter run has fewer losses."""
+    with open(LOSSES, encoding="utf-8", newline="") as file:
+        (_, *labels), *rows = csv.reader(file)
+    columns = [[float(number) for number in column if number] for column in zip(*rows)]
+    return columns[0], list(zip(labels, columns[1:]))
+
+
+def curve(picture, points, style):
+    colour, width, dashes = style
+    dashes = f' stroke-dasharray="{dashes}"' if dashes else ""
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    picture.add(f'<path fill="none" stroke="{colour}" stroke-width="{width}"{dashes} stroke-linejoin="round" '
+                f'd="M{path}"/>')
+
+
+def panel(picture, bottom, title, ticks, steps, rows, height=200):
+    """rows: (label, [value]). ticks: {value: label}, from the lower edge to the upper one."""
+    def at(step, value):
+        low, high = min(ticks), max(ticks)
+        return PLOT_LEFT + (PLOT_RIGHT - PLOT_LEFT) * step / steps[-1], bottom - height * (value - low) / (high - low)
+    picture.text(16, bottom - height - 16, title, "t b l")
+    for value, label in ticks.items():
+        y = at(0, value)[1]
+        picture.add(f'<path class="grid" d="M{PLOT_LEFT} {y:.1f}H{PLOT_RIGHT}"/>')
+        picture.text(PLOT_LEFT - 8, y + 4, label, "s r")
+    for quarter in range(5):
+        step = steps[-1] * quarter / 4
+        picture.text(at(step, 0)[0], bottom + 20, f"{step:g}", DIM)
+    for label, values in sorted(rows, key=lambda row: list(CURVES).index(row[0])):
+        curve(picture, [at(step, max(value, min(ticks))) for step, value in zip(steps, values)], CURVES[label])
+
+
+def convergence():
+    steps, runs = read_losses()
+    picture = Picture(860, 660, "GPT-2 124M from the same weights on the same samples, in PyTorch and in Cuboid")
+    for i, (label, _) in enumerate(runs):
+        x, y = 16 + 280 * (i % 3), 52 + 22 * (i // 3)
+        curve(picture, ((x, y), (x + 34, y)), CURVES[label])
+        picture.text(x + 42, y + 4, label, "t l")
+    low, high = (f(loss for _, losses in runs for loss in losses) for f in (min, max))
+    panel(picture, 334, "training loss", {k: str(k) for k in range(math.floor(low), math.ceil(high) + 1)}, steps, runs)
+    apart = [(label, [math.log10(max(abs(loss - reference), 1e-30)) for loss, reference in zip(losses, runs[0][1])])
+             for label, losses in runs[1:]]
+    high = math.ceil(max(max(row) for _, row in apart))
+    panel(picture, 612, f"difference from {runs[0][0]}", {k: f"1e{k}" for k in range(-7, high + 1)}, steps, apart)
+    picture.text(458, 650, "step", DIM)
+    return picture.finish()
+
+
 def all_figures(run):
     """{path: content}; run(words) returns what cuboid prints."""
     figures = {"mesh": mesh(), "tensor-parallel": tensor_parallel(), "zero": zero(), "memory-per-rank": memory(run),
-               "published": published()}
+               "published": published(), "convergence": convergence()}
     return {f"docs/figures/{name}.svg": figure for name, figure in figures.items()}
