@@ -84,7 +84,7 @@ with tempfile.TemporaryDirectory() as work:
     expect("a shared folder", done[0] == 0 and os.path.exists("a/checkpoints/step-00000002/manifest.json"), done)
     shutil.copytree("a", "c")
     os.remove("c/checkpoints/run.json")
-    for there in ["no run.json ", "run 00000000"]:
+    for there in ["no run.json", "run 00000000"]:
         result = start("shared", 2, folder="c", same=saves)
         lines = [line for line in result[1].splitlines() if "differs from" in line]
         expect(f"not shared: {there}", result[0] == 2 and len(lines) == 1 and

@@ -323,7 +323,7 @@ static enum status compare_folders(struct rank_state *state)
     TRY(rank_agree_max(state, &found, 1));
     if (found == 0.0)
         return OK;
-    snprintf(fact.text, sizeof fact.text, "%s %.8s", record.run[0] != 0 ? "run" : "no run.json", record.run);
+    snprintf(fact.text, sizeof fact.text, record.run[0] != 0 ? "run %.8s" : "no run.json%s", record.run);
     const enum status status = name_odd_rank(state, &fact, differs, "");
     return fail(status, "%s in %s; use a directory that all nodes share", fail_text(),
                 recipe->checkpoint.save);
