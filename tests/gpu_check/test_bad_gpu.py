@@ -207,13 +207,16 @@ class Machines(unittest.TestCase):
                               env={**os.environ, "EMULATOR_DRIVER": "0"})
         self.assertIn("cuda        no NVIDIA driver found, this build has CUDA 13.0, cuBLASLt ", done.stdout)
         # A missing GPU is one failure, not one for each check that needs it.
-        done = subprocess.run([CUBOID, "doctor", "--check", f"{ROOT}/recipes/quickstart.yaml", "dp=1", "tp=1", "pp=1",
-                               "parallel.sequence_parallel=false", "cluster.device=cuda",
-                               f"data.train={self.folder}/text"],
-                              text=True, capture_output=True, check=False,
-                              env={**os.environ, "EMULATOR_GPUS": "0", "CUBOID_NODE": "n7"})
-        lines = done.stdout.splitlines()
-        self.assertEqual((done.returncode, len(lines)), (1, 4), done)
+        words = [CUBOID, "doctor", "--check", f"{ROOT}/recipes/quickstart.yaml", "dp=1", "tp=1", "pp=1",
+                 "parallel.sequence_parallel=false", "cluster.device=cuda", f"data.train={self.folder}/text"]
+        machine = {**os.environ, "EMULATOR_GPUS": "0", "CUBOID_NODE": "n7", "SLURM_JOB_ID": "1"}
+        # A step of Slurm that has been asked for GPUs, or not.
+        for more, advice in (({"SLURM_GPUS_ON_NODE": "1"}, "driver; use cluster.device=cpu"),
+                             ({}, "driver; ask Slurm for GPUs (srun --gpus-per-node), or use cluster.device=cpu")):
+            done = subprocess.run(words, text=True, capture_output=True, check=False, env={**machine, **more})
+            lines = done.stdout.splitlines()
+            self.assertEqual((done.returncode, len(lines)), (1, 4), done)
+            self.assertTrue(lines[0].endswith(advice), done)
         self.assertTrue(lines[0].startswith("check n7: device FAILED: cluster.device cuda: no GPU found"), done)
         self.assertEqual(lines[2:], ["check n7: memory, matmul, message not checked: they need the device",
                                      "check n7: done, 1 of 5 failed"])

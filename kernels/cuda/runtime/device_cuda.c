@@ -109,13 +109,15 @@ enum status cuda_gpu_count(int *out)
             "cluster.device cuda: no NVIDIA driver found; it requires one, and an NVIDIA GPU of compute "
             "capability %d.%d or newer; use cluster.device=cpu",
             OLDEST_MAJOR, OLDEST_MINOR);
+    const bool not_asked = getenv("SLURM_JOB_ID") != NULL && getenv("SLURM_GPUS_ON_NODE") == NULL;
     return fail(
         NOT_SUPPORTED,
         "cluster.device cuda: no GPU found: cudaGetDeviceCount returned \"%s\" (the driver supports CUDA "
         "%d.%d, this build requires %d.%d); it requires an NVIDIA GPU of compute capability %d.%d or "
-        "newer and its driver; use cluster.device=cpu",
+        "newer and its driver; %suse cluster.device=cpu",
         error != cudaSuccess ? cudaGetErrorString(error) : "0", driver / 1000, driver % 1000 / 10,
-        runtime / 1000, runtime % 1000 / 10, OLDEST_MAJOR, OLDEST_MINOR);
+        runtime / 1000, runtime % 1000 / 10, OLDEST_MAJOR, OLDEST_MINOR,
+        not_asked ? "ask Slurm for GPUs (srun --gpus-per-node), or " : "");
 }
 
 enum status cuda_gpu_choose(int index, struct cuda_gpu *out)
