@@ -63,11 +63,11 @@ static void read_safetensors(const struct fuzz_input *input)
 static void read_checkpoint_file(const struct fuzz_input *input)
 {
     struct fuzz_input rest = *input;
-    const int form = (int)fuzz_take(&rest, 1), version = 1 + form / 2 % CHECKPOINT_VERSION;
+    const int form = (int)fuzz_take(&rest, 1);
     struct text path = {0};
     struct checkpoint_file *file = NULL;
     write_safetensors(rest, form, &path);
-    if (checkpoint_file_open(path.chars, version, &file) == OK) {
+    if (checkpoint_file_open(path.chars, &file) == OK) {
         const struct safetensors *tensors = checkpoint_file_tensors(file);
         for (int i = 0; i < safetensors_count(tensors); i++) {
             const struct safetensors_tensor *tensor = safetensors_at(tensors, i);

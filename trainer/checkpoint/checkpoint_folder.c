@@ -431,10 +431,10 @@ static enum status check_complete(const char *save, const char *path, int64_t st
                       path, (long long)out->identity.step);
     if (status == OK)
         status = check_link(save, path, out);
-    const bool is_newer = out->is_newer;
+    const bool is_other_version = out->is_other_version;
     if (status != OK)
         manifest_free(out);
-    out->is_newer = is_newer;
+    out->is_other_version = is_other_version;
     return status;
 }
 
@@ -446,8 +446,8 @@ static bool is_replaced(const char *save, const char *name)
     return run_record_read(save, &record) == OK && strcmp(name, record.replaced) == 0;
 }
 
-/* A checkpoint that a later program wrote is not damaged: an older one must not be used in its place. */
-static enum status refuse_newer(void)
+/* A checkpoint of another format version is not damaged: an older one must not be used in its place. */
+static enum status refuse_other_version(void)
 {
     return fail(BAD_CHECKPOINT, "%s, or move this checkpoint to another folder to use an older one",
                 fail_text());
@@ -478,8 +478,8 @@ static enum status find_newest(const char *save, int64_t below, int64_t *step, s
         const enum status complete = check_complete(save, where->chars, entry->step, manifest);
         if (complete == OK)
             found = entry->step;
-        else if (manifest->is_newer)
-            status = refuse_newer();
+        else if (manifest->is_other_version)
+            status = refuse_other_version();
         else if (complete == IO_ERROR) // not damaged: an older one must not be used in its place
             status = complete;
         else

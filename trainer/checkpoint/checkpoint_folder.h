@@ -57,7 +57,7 @@ MUST_USE enum status folder_keep_only(const char *save, const char *run, int64_t
 MUST_USE enum status folder_clean(const char *save);
 
 /* Finds the newest complete checkpoint of a step below `below`; *step is -1 if there is none. `skipped`
- * gets a line for each one that was skipped. BAD_CHECKPOINT: it is of a later format version. */
+ * gets a line for each one that was skipped. BAD_CHECKPOINT: it is of another format version. */
 MUST_USE enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped);
 /* The same, with its manifest, which the caller frees: {0} if there is none. */
 MUST_USE enum status folder_newest_manifest(const char *save, int64_t below, int64_t *step,

@@ -38,7 +38,6 @@ struct shard {
     int ndim;
     int64_t dim[SHARD_MAX_DIMS];                          // of the global tensor
     int64_t begin[SHARD_MAX_DIMS], count[SHARD_MAX_DIMS]; // begin 0 and count 1 past ndim
-    uint64_t checksum;                                    // of its bytes; version 1 only
 };
 
 int64_t shard_elements(const struct shard *shard);

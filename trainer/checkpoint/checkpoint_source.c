@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* From version 2 on files are verified with the checksums in their headers while they are read. In version
- * 1 a shard is always read in full, since only the whole shard has a checksum. */
+/* Files are verified with the checksums in their headers while they are read. */
 #include "trainer/checkpoint/checkpoint_source.h"
 
 #include "kernels/numbers/narrow.h"
 #include "trainer/checkpoint/format/checkpoint_tiling.h"
-#include "trainer/files/checksum_v1.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,13 +74,12 @@ static enum status check_header(const struct manifest *m, const struct manifest_
                                 const struct checkpoint_file *file, const char *path)
 {
     const struct safetensors *tensors = checkpoint_file_tensors(file);
-    uint64_t sum =
-        m->version == 1 ? safetensors_header_checksum_v1(tensors) : safetensors_header_checksum(tensors);
-    if (m->version > 1 && !identity_equal(checkpoint_file_identity(file), &m->identity))
+    if (!identity_equal(checkpoint_file_identity(file), &m->identity))
         return fail(BAD_CHECKPOINT, "%s: step %lld of run %s, but the manifest is of step %lld of run %s",
                     path, (long long)checkpoint_file_identity(file)->step,
                     checkpoint_file_identity(file)->run, (long long)m->identity.step, m->identity.run);
-    if (safetensors_file_bytes(tensors) == entry->bytes && sum == entry->checksum)
+    if (safetensors_file_bytes(tensors) == entry->bytes &&
+        safetensors_header_checksum(tensors) == entry->checksum)
         return OK;
     return fail(BAD_CHECKPOINT, "%s: the checksum of the header differs from the manifest: corrupt", path);
 }
@@ -95,7 +92,7 @@ static enum status open_file(struct checkpoint_source *s, int index)
     struct checkpoint_file *file = NULL;
     struct text path = {0};
     text_add(&path, "%s/%s", s->folder, entry->name);
-    enum status status = checkpoint_file_open(path.chars, s->manifest.version, &file);
+    enum status status = checkpoint_file_open(path.chars, &file);
     s->opened += status == OK;
     if (status == IO_ERROR && s->manifest.in_memory && access(path.chars, F_OK) != 0)
         status = fail(BAD_CHECKPOINT,
@@ -154,7 +151,7 @@ static enum status tensor_of(struct checkpoint_source *s, const struct shard *sh
     if (tensor == NULL)
         return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, but the manifest lists it", s->folder, name,
                     shard->name);
-    bool same = tensor->ndim == shard->ndim && (s->manifest.version == 1 || tensor->dtype == shard->dtype);
+    bool same = tensor->ndim == shard->ndim && tensor->dtype == shard->dtype;
     for (int d = 0; same && d < shard->ndim; d++)
         same = tensor->dim[d] == shard->count[d];
     if (!same)
@@ -295,7 +292,7 @@ int checkpoint_source_root(const struct checkpoint_source *s)
 bool checkpoint_source_file_has(struct checkpoint_source *s, int rank, const char *name,
                                 const struct slice *part)
 {
-    int file = s->manifest.version > 2 ? manifest_file_of(&s->manifest, rank) : -1;
+    const int file = manifest_file_of(&s->manifest, rank);
     if (file < 0 || read_header(s, file) != OK)
         return false;
     const struct shard *shard = shard_in(&s->files[file], name);
@@ -347,13 +344,7 @@ enum status checkpoint_source_find(struct checkpoint_source *s, const char *name
     *count = 0;
     if (!checkpoint_source_tensor(s, name, &whole))
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
-    if (s->manifest.version < 3) {
-        int all;
-        const struct shard *shards = manifest_shards(&s->manifest, name, &all);
-        for (int i = 0; i < all; i++)
-            TRY(take(s, &shards[i], want, count, &left));
-    } else
-        TRY(search(s, &whole, want, count, &left));
+    TRY(search(s, &whole, want, count, &left));
     if (slice_count(want) > 0)
         TRY(check_cover(s, &whole, want, *count));
     *list = s->found;
@@ -387,50 +378,25 @@ enum status checkpoint_source_read(struct checkpoint_source *s, const struct sha
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
-    struct checksum_v1 sum;
     int64_t elements = shard_elements(shard);
     TRY(tensor_of(s, shard, &file, &tensor));
     bool is_narrow = tensor->dtype == SAFETENSORS_BF16;
     if (tensor->dtype != SAFETENSORS_F32 && !(may_be_narrow && is_narrow))
         return wrong_dtype(s, shard, tensor, may_be_narrow ? "F32 or BF16" : "F32");
-    if (!is_narrow && s->manifest.version > 1 && is_same_rectangle(shard, want))
+    if (!is_narrow && is_same_rectangle(shard, want))
         return read_in_place(file, tensor, local);
     void *read = is_narrow ? (void *)s->narrow : s->chunk;
     size_t each = safetensors_dtype_bytes(tensor->dtype);
-    checksum_v1_begin(&sum);
     for (int64_t at = 0; at < elements; at += SOURCE_CHUNK_ELEMENTS) {
         int64_t count = elements - at < SOURCE_CHUNK_ELEMENTS ? elements - at : SOURCE_CHUNK_ELEMENTS;
         size_t bytes = (size_t)count * each;
         rank_context_set_action("load a checkpoint");
         TRY(checkpoint_file_read(file, tensor, at * (int64_t)each, bytes, read));
-        if (s->manifest.version == 1)
-            checksum_v1_add(&sum, read, bytes);
         if (is_narrow)
             widen_floats(BF16, s->narrow, s->chunk, count);
         (void)shard_copy(shard, at, count, s->chunk, want, local);
     }
-    if (s->manifest.version == 1 && checksum_v1_end(&sum) != shard->checksum)
-        return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s differs from the manifest: corrupt", s->folder,
-                    s->manifest.files[shard->file].name, shard->name);
     return OK;
-}
-
-/* Reads a shard of version 1, which has one checksum, in full. */
-static enum status verify_v1(struct checkpoint_source *s, const struct shard *shard,
-                             struct checkpoint_file *file, const struct safetensors_tensor *tensor)
-{
-    struct checksum_v1 sum;
-    const int64_t most = SOURCE_CHUNK_ELEMENTS * (int64_t)sizeof *s->chunk;
-    checksum_v1_begin(&sum);
-    for (int64_t at = 0; at < tensor->bytes; at += most) {
-        int64_t bytes = tensor->bytes - at < most ? tensor->bytes - at : most;
-        TRY(checkpoint_file_read(file, tensor, at, (size_t)bytes, s->chunk));
-        checksum_v1_add(&sum, s->chunk, (size_t)bytes);
-    }
-    if (checksum_v1_end(&sum) == shard->checksum)
-        return OK;
-    return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s differs from the manifest: corrupt", s->folder,
-                s->manifest.files[shard->file].name, shard->name);
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -445,8 +411,6 @@ enum status checkpoint_source_read_bytes(struct checkpoint_source *s, const stru
     const struct safetensors_tensor *tensor = NULL;
     struct shard part;
     TRY(tensor_of(s, shard, &file, &tensor));
-    if (s->manifest.version == 1)
-        TRY(verify_v1(s, shard, file, tensor));
     shard_clip(shard, want, &part);
     const int64_t each = (int64_t)safetensors_dtype_bytes(tensor->dtype);
     const int64_t first_row = larger(shard->begin[0], want->begin[0]) - shard->begin[0];
@@ -485,13 +449,6 @@ enum status checkpoint_source_verify_file(struct checkpoint_source *s, int index
             TRY(checkpoint_file_read(file, tensor, at, length, s->chunk));
         }
         *bytes += tensor->bytes;
-    }
-    for (int i = 0; s->manifest.version == 1 && i < s->manifest.shard_count; i++) {
-        const struct safetensors_tensor *tensor = NULL;
-        if (s->manifest.shards[i].file != index)
-            continue;
-        TRY(tensor_of(s, &s->manifest.shards[i], &file, &tensor));
-        TRY(verify_v1(s, &s->manifest.shards[i], file, tensor));
     }
     return OK;
 }

@@ -7,7 +7,7 @@
 /* A file of a checkpoint, and the shards in it once its header was read. */
 struct source_file {
     struct checkpoint_file *open; // NULL: not open
-    struct shard *shards;         // sorted by name; NULL: not read, or version 1 and 2
+    struct shard *shards;         // sorted by name; NULL: not read
     int count;
 };
 
@@ -81,7 +81,7 @@ MUST_USE enum status checkpoint_source_read(struct checkpoint_source *source, co
                                             bool may_be_narrow, const struct slice *want, float *local);
 
 /* Copies the bytes of `shard` that are in `want` to their offsets in `out`, which holds `want` without
- * padding in the type of the shard. They overlap. In version 1 this reads all of the shard. */
+ * padding in the type of the shard. They overlap. */
 MUST_USE enum status checkpoint_source_read_bytes(struct checkpoint_source *source, const struct shard *shard,
                                                   const struct slice *want, char *out);
 /* checkpoint_source_find() and checkpoint_source_read_bytes() of all that is in `want`. */

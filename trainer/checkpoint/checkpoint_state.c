@@ -31,17 +31,6 @@ static void add_loss_scale(const struct loss_scale *scale, struct state_tensor *
     out->bytes = out->values;
 }
 
-bool state_of_manifest(const struct manifest *manifest, struct state_tensor *out)
-{
-    const struct loss_scale scale = {.scale = manifest->loss_scale.scale,
-                                     .good_steps = manifest->loss_scale.good_steps,
-                                     .hysteresis = manifest->loss_scale.hysteresis};
-    if (manifest->version > 1 || !(scale.scale > 0.0))
-        return false;
-    add_loss_scale(&scale, out);
-    return true;
-}
-
 enum status state_list(const struct rank_state *w, struct state_tensor **out, int *count)
 {
     *count = 0;
@@ -165,13 +154,8 @@ static bool is_count(double number)
 /* Reads the scale and its counters. */
 static enum status read_loss_scale(struct checkpoint_source *s, double numbers[SCALE_NUMBERS])
 {
-    const struct manifest *m = &s->manifest;
-    bool found = false;
-    numbers[0] = m->loss_scale.scale;
-    numbers[1] = (double)m->loss_scale.good_steps;
-    numbers[2] = (double)m->loss_scale.hysteresis;
-    if (m->version > 1)
-        TRY(checkpoint_source_read_f64(s, loss_scale_name, numbers, SCALE_NUMBERS, &found));
+    bool found;
+    TRY(checkpoint_source_read_f64(s, loss_scale_name, numbers, SCALE_NUMBERS, &found));
     if (found &&
         !(numbers[0] > 0.0 && numbers[0] <= LOSS_SCALE_MAX && is_count(numbers[1]) && is_count(numbers[2])))
         return fail(BAD_CHECKPOINT, "%s: %s is %g, %g, %g: not a scale and two counts", s->folder,

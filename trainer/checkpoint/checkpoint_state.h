@@ -21,9 +21,6 @@ struct state_tensor {
  * 0. */
 MUST_USE enum status state_list(const struct rank_state *state, struct state_tensor **out, int *count);
 
-/* The loss scale of a manifest of version 1, which is no tensor there. False: there is none. */
-bool state_of_manifest(const struct manifest *manifest, struct state_tensor *out);
-
 /* Collective. Truncates or pads histories of another length; missing ones start empty, with a warning. */
 MUST_USE enum status state_load_amax(struct rank_state *state, struct checkpoint_source *source);
 /* Collective. Sets the loss scale to resume with: that of the checkpoint if both runs use dynamic scaling,

@@ -11,7 +11,7 @@
  * skipped. */
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
-#include "trainer/files/checksum_v1.h"
+#include "trainer/files/checksum.h"
 #include "trainer/optimizer/learning_rate.h"
 
 #include <math.h>
@@ -67,7 +67,7 @@ static enum status inject(void *context, struct rank_state *w, int64_t step)
     return stream_sync(w->compute);
 }
 
-static enum status add_buffer(struct rank_state *w, const struct buffer *buffer, struct checksum_v1 *sum)
+static enum status add_buffer(struct rank_state *w, const struct buffer *buffer, struct checksum *sum)
 {
     if (buffer->bytes == 0)
         return OK;
@@ -77,7 +77,7 @@ static enum status add_buffer(struct rank_state *w, const struct buffer *buffer,
     enum status status = copy_to_host(w->compute, local, buffer->data, buffer->bytes);
     if (status == OK)
         status = stream_sync(w->compute);
-    checksum_v1_add(sum, local, buffer->bytes);
+    checksum_add(sum, local, buffer->bytes);
     free(local);
     return status;
 }
@@ -86,12 +86,13 @@ static enum status find_state(struct rank_state *w, uint64_t *out)
 {
     const struct weights *weights = &w->weights;
     const struct buffer *all[] = {&weights->value, &weights->master, &weights->m, &weights->v};
-    struct checksum_v1 sum;
-    checksum_v1_begin(&sum);
+    struct checksum *sum = checksum_begin();
+    CHECK(sum != NULL);
     TRY(stream_wait(w->compute, weights->updated));
     for (int i = 0; i < 4; i++)
-        TRY(add_buffer(w, all[i], &sum));
-    *out = checksum_v1_end(&sum);
+        TRY(add_buffer(w, all[i], sum));
+    *out = checksum_now(sum);
+    checksum_free(sum);
     return OK;
 }
 

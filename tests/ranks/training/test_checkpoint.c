@@ -7,9 +7,6 @@
  *
  * mpi DEVICE: stopped and resumed, as processes.
  * kill DEVICE: killed repeatedly while saving; a loadable checkpoint always exists.
- *
- * convert FOLDER: loads the checkpoint FOLDER with its own recipe, on one rank and on all, and saves it
- * again in converted-1 and converted-all.
  * A rank that detects an error returns, and the world ends with its message. */
 #include "planner/recipe/planned_recipe.h"
 #include "tests/support/sanitized.h"
@@ -520,48 +517,6 @@ static enum status mpi(const char *device, const struct launcher *launcher)
     return status;
 }
 
-/* ---- a checkpoint of another format version ---- */
-
-static enum status convert_main(struct world *world, void *argument)
-{
-    const struct checkpoint_run *r = argument;
-    struct rank_state state;
-    TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &state));
-    enum status status = checkpoint_load(&state, r->from, CHECKPOINT_RESUME);
-    if (status == OK)
-        status = checkpoint_save(&state);
-    rank_destroy(&state);
-    return status;
-}
-
-static enum status convert_on(const char *folder, const char *save, bool alone)
-{
-    struct problems problems = {0};
-    struct checkpoint_run r = {.from = folder};
-    char recipe[300], save_key[60];
-    snprintf(recipe, sizeof recipe, "%s/recipe.yaml", folder);
-    snprintf(save_key, sizeof save_key, "checkpoint.save=%s", save);
-    const char *overrides[] = {save_key, "cluster.threads_per_rank=1", "tp=1"};
-    enum status status = planned_recipe_load(recipe, overrides, alone ? 3 : 2, 0, &r.recipe, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
-    TRY(status);
-    TRY(run_create(r.recipe, false, &r.run));
-    status = world_run("local", r.run.mesh.world, convert_main, &r);
-    run_close(&r);
-    return status;
-}
-
-static int convert(const char *folder)
-{
-    enum status status = convert_on(folder, "converted-1", true);
-    if (status == OK)
-        status = convert_on(folder, "converted-all", false);
-    if (status != OK)
-        fprintf(stderr, "%s\n", fail_text());
-    return status != OK;
-}
-
 static enum status enter(const char *mode, const struct launcher *launcher, char folder[64])
 {
     // Processes of one launcher share a parent, and so the folder.
@@ -584,8 +539,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s local|mpi|kill DEVICE\n", argv[0]);
         return 2;
     }
-    if (strcmp(argv[1], "convert") == 0)
-        return convert(argv[2]);
     signal(SIGXFSZ, SIG_IGN);
     MUST(launcher_find(&launcher));
     MUST(enter(argv[1], &launcher, folder));

@@ -140,72 +140,6 @@ static enum status read_changed(const struct text *bytes, bool sign)
     return status;
 }
 
-/* Converts a manifest to version 2, in which each file lists its shards. */
-static void to_version_2(struct text *text)
-{
-    static const char *const changes[][2] = {
-        {"\"version\": 3", "\"version\": 2"},
-        {"\"}],\n\"tensors\": [", "\", \"tensors\": ["},
-        {"[2, 4], \"ranks\": [[0, 0]]}", "[2, 4], \"begin\": [0, 0], \"count\": [2, 4]}"},
-        {"[4], \"ranks\": [[0, 0]]}", "[4], \"begin\": [0], \"count\": [4]}]}"},
-    };
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
-        text_replace(text, changes[i][0], changes[i][1]);
-}
-
-/* Converts a manifest of version 2 to version 1, which has no run, no save and no recipe. */
-static void to_version_1(struct text *text)
-{
-    static const char *const changes[][2] = {
-        {"\"version\": 2", "\"version\": 1"},
-        {"\"run\": ", "\"old\": "},
-        {"\"recipe\": ", "\"older\": "},
-        {"\"dtype\": \"F32\"", "\"checksum\": \"0123456789abcdef\""},
-        {"}, \"rank_order\": \"tp-cp-ep-dp-pp\"", ", \"rank_order\": \"tp-cp-ep-dp-pp\"}"},
-    };
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
-        text_replace(text, changes[i][0], changes[i][1]);
-}
-
-Test(checkpoint_manifest, a_manifest_of_version_1_may_have_a_loss_scale)
-{
-    static const struct {
-        const char *words;
-        enum status status;
-    } cases[] = {
-        {"\"skipped_steps\": 12, \"loss_scale\": {\"scale\": 0.25, \"good_steps\": 61, \"hysteresis\": 2},",
-         OK},
-        {"\"loss_scale\": {\"scale\": 4294967296, \"good_steps\": 0, \"hysteresis\": 0},", OK},
-        {"\"skipped_steps\": 13,", BAD_CHECKPOINT}, // of 12
-        {"\"skipped_steps\": -1,", BAD_CHECKPOINT},
-        {"\"loss_scale\": 8,", BAD_CHECKPOINT},
-        {"\"loss_scale\": {\"scale\": 0, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
-        {"\"loss_scale\": {\"scale\": -8, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
-        {"\"loss_scale\": {\"scale\": 1e300, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
-        {"\"loss_scale\": {\"scale\": \"8\", \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
-        {"\"loss_scale\": {\"scale\": 8, \"hysteresis\": 0},", BAD_CHECKPOINT},
-        {"\"loss_scale\": {\"scale\": 8, \"good_steps\": 0, \"hysteresis\": -1},", BAD_CHECKPOINT},
-    };
-    char folder[32];
-    enter(folder);
-    save_one("s", 12);
-    struct text good = {0};
-    cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct text changed = {0}, model = {0};
-        text_add(&changed, "%s", good.chars);
-        text_add(&model, "%s\"model\": {", cases[i].words);
-        to_version_2(&changed);
-        to_version_1(&changed);
-        text_replace(&changed, "\"model\": {", model.chars);
-        cr_expect_eq(read_changed(&changed, true), cases[i].status, "%s", cases[i].words);
-        text_free(&changed);
-        text_free(&model);
-    }
-    text_free(&good);
-    leave(folder);
-}
-
 Test(checkpoint_manifest, survives_any_corrupt_byte)
 {
     char folder[32];
@@ -238,115 +172,102 @@ Test(checkpoint_manifest, survives_any_corrupt_byte)
 }
 
 /* {old text, new text, the reason} */
-static void expect_rejected(const struct text *good, const char *const cases[][3], size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        struct text changed = {0};
-        text_add(&changed, "%s", good->chars);
-        text_replace(&changed, cases[i][0], cases[i][1]);
-        cr_expect_neq(strcmp(changed.chars, good->chars), 0, "%s", cases[i][0]);
-        cr_expect_eq(read_changed(&changed, true), BAD_CHECKPOINT, "%s", cases[i][1]);
-        cr_expect_not_null(strstr(fail_text(), cases[i][2]), "%s\n got %s", cases[i][1], fail_text());
-        text_free(&changed);
-    }
-}
-
-static const char *const invalid_2[][3] = {
+static const char *const invalid[][3] = {
+    {"cuboid checkpoint", "a checkpoint", "not the manifest of a checkpoint"},
+    {"\"version\": 3", "\"version\": 4",
+     "format version 4, but this cuboid reads version 3: use a newer cuboid"},
+    {"\"version\": 3", "\"version\": 2",
+     "format version 2, but this cuboid reads version 3: use the older cuboid"},
+    {"\"step\": 12,", "\"step\": 12, \"skipped_steps\": 13,",
+     "skipped_steps is missing or has the wrong type"},
+    {"\"step\": 12,", "\"step\": 12, \"skipped_steps\": -1,",
+     "skipped_steps is missing or has the wrong type"},
+    {"\"step\": 12", "\"step\": 9223372036854775807",
+     "step 9223372036854775807 is too large; the maximum is 1000000000000"},
+    {"\"step\": 12", "\"step\": 92233720368547758070", "not JSON: corrupt"},
+    {"\"run\": \"", "\"run\": \"x", "run is missing or has the wrong type"},
+    {"\"save\": \"", "\"other\": \"", "save is missing or has the wrong type"},
+    {"\"model\": {", "\"model\": {}, \"other\": {", "model is missing or has the wrong type"},
+    {"\"layout\": {", "\"layout\": {}, \"other\": {", "layout is missing or has the wrong type"},
+    {"\"tp\": 2", "\"t p\": 2", "an axis of layout is missing or has the wrong type"},
+    {"\"xxh3\": \"", "\"xxh3\": \"x", "xxh3 is missing or has the wrong type"},
+    {"recipe.yaml", "../s.yaml", "name of a file is missing"},
+    {"recipe.yaml", "other.yaml", "other.yaml: missing: not a complete checkpoint"},
     {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "dtype is missing or has the wrong type"},
-    {"\"shape\": [4]", "\"shape\": [5]", "the shards of norm.weight contain 4 of its 5 elements"},
+    {"\"step\": 12", "\"step\": -12", "step is missing or has the wrong type"},
+    {"\"seed\": \"1234\"", "\"seed\": 1234", "seed is missing or has the wrong type"},
+    {"\"pp\": 1", "\"pp\": 0", "pp is missing or has the wrong type"},
+    {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"../rank-00000.safetensor\"",
+     "name of a file is missing"},
+    {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"rank-0.safetensors\"", "name of a file is missing"},
+    {"\"name\": \"norm.weight\"", "\"name\": \"norm\\nweight\"", "name is missing or has the wrong type"},
+    {"\"name\": \"norm.weight\"", "\"name\": \"norm\\\"weight\"", "name is missing or has the wrong type"},
+    {"\"num_layers\": ", "\"a\\\"\": \"1\", \"num_layers\": ", "model is missing or has the wrong type"},
+    {"\"rank_order\": \"", "\"rank_order\": \"\\\"", "rank_order is missing or has the wrong type"},
+    {"\"name\": \"norm.weight\"", "\"name\": \"head.weight\"", "head.weight is listed twice"},
     {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or has the wrong type"},
-    {"\"begin\": [0]", "\"begin\": [9223372036854775807]", "a shard of norm.weight exceeds its shape"},
-    {"\"count\": [4]", "\"count\": []", "count is missing or has the wrong type"},
-    {"\"name\": \"head.weight\"", "\"name\": \"norm.weight\"", "a shard of norm.weight exceeds its shape"},
+    {"\"shape\": [4]", "\"shape\": [0]", "shape is missing or has the wrong type"},
+    {"\"shape\": [4]", "\"shape\": [4294967296, 4294967296]", "shape is missing or has the wrong type"},
+    {"\"shape\": [4]", "\"shape\": [4294967295, 2147483648]", "shape is missing or has the wrong type"},
+    {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": []", "no rank wrote norm.weight"},
+    {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0]]", "ranks is missing or has the wrong type"},
+    {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[1, 0]]", "ranks is missing or has the wrong type"},
+    {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 4294967296]]",
+     "ranks is missing or has the wrong type"},
+    {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 1]]",
+     "ranks 0 to 1 of norm.weight do not all have a file"},
+    {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 0], [0, 0]]",
+     "ranks 0 to 0 of norm.weight do not all have a file, or not in order"},
+    {"\"bytes\": ", "\"bytes\": 1", "bytes, but the manifest has"},
 };
 
 Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
 {
-    static const char *const cases[][3] = {
-        {"cuboid checkpoint", "a checkpoint", "not the manifest of a checkpoint"},
-        {"\"version\": 3", "\"version\": 4",
-         "format version 4 is not supported; this cuboid reads 1 to 3, use a newer one"},
-        {"\"version\": 3", "\"version\": 0", "format version 0 is not supported"},
-        {"\"step\": 12", "\"step\": 9223372036854775807",
-         "step 9223372036854775807 is too large; the maximum is 1000000000000"},
-        {"\"step\": 12", "\"step\": 92233720368547758070", "not JSON: corrupt"},
-        {"\"run\": \"", "\"run\": \"x", "run is missing or has the wrong type"},
-        {"\"save\": \"", "\"other\": \"", "save is missing or has the wrong type"},
-        {"\"model\": {", "\"model\": {}, \"other\": {", "model is missing or has the wrong type"},
-        {"\"layout\": {", "\"layout\": {}, \"other\": {", "layout is missing or has the wrong type"},
-        {"\"tp\": 2", "\"t p\": 2", "an axis of layout is missing or has the wrong type"},
-        {"\"xxh3\": \"", "\"xxh3\": \"x", "xxh3 is missing or has the wrong type"},
-        {"recipe.yaml", "../s.yaml", "name of a file is missing"},
-        {"recipe.yaml", "other.yaml", "other.yaml: missing: not a complete checkpoint"},
-        {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "dtype is missing or has the wrong type"},
-        {"\"step\": 12", "\"step\": -12", "step is missing or has the wrong type"},
-        {"\"seed\": \"1234\"", "\"seed\": 1234", "seed is missing or has the wrong type"},
-        {"\"pp\": 1", "\"pp\": 0", "pp is missing or has the wrong type"},
-        {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"../rank-00000.safetensor\"",
-         "name of a file is missing"},
-        {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"rank-0.safetensors\"",
-         "name of a file is missing"},
-        {"\"name\": \"norm.weight\"", "\"name\": \"norm\\nweight\"", "name is missing or has the wrong type"},
-        {"\"name\": \"norm.weight\"", "\"name\": \"norm\\\"weight\"",
-         "name is missing or has the wrong type"},
-        {"\"num_layers\": ", "\"a\\\"\": \"1\", \"num_layers\": ", "model is missing or has the wrong type"},
-        {"\"rank_order\": \"", "\"rank_order\": \"\\\"", "rank_order is missing or has the wrong type"},
-        {"\"name\": \"norm.weight\"", "\"name\": \"head.weight\"", "head.weight is listed twice"},
-        {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or has the wrong type"},
-        {"\"shape\": [4]", "\"shape\": [0]", "shape is missing or has the wrong type"},
-        {"\"shape\": [4]", "\"shape\": [4294967296, 4294967296]", "shape is missing or has the wrong type"},
-        {"\"shape\": [4]", "\"shape\": [4294967295, 2147483648]", "shape is missing or has the wrong type"},
-        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": []", "no rank wrote norm.weight"},
-        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0]]", "ranks is missing or has the wrong type"},
-        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[1, 0]]", "ranks is missing or has the wrong type"},
-        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 4294967296]]",
-         "ranks is missing or has the wrong type"},
-        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 1]]",
-         "ranks 0 to 1 of norm.weight do not all have a file"},
-        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 0], [0, 0]]",
-         "ranks 0 to 0 of norm.weight do not all have a file, or not in order"},
-        {"\"bytes\": ", "\"bytes\": 1", "bytes, but the manifest has"},
-    };
     char folder[32];
     struct text good = {0};
     enter(folder);
     save_one("s", 12);
     cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
-    expect_rejected(&good, cases, sizeof cases / sizeof *cases);
-    to_version_2(&good);
-    cr_expect_eq(read_changed(&good, true), OK, "%s", fail_text());
-    expect_rejected(&good, invalid_2, sizeof invalid_2 / sizeof *invalid_2);
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
+        struct text changed = {0};
+        text_add(&changed, "%s", good.chars);
+        text_replace(&changed, invalid[i][0], invalid[i][1]);
+        cr_expect_neq(strcmp(changed.chars, good.chars), 0, "%s", invalid[i][0]);
+        cr_expect_eq(read_changed(&changed, true), BAD_CHECKPOINT, "%s", invalid[i][1]);
+        cr_expect_not_null(strstr(fail_text(), invalid[i][2]), "%s\n got %s", invalid[i][1], fail_text());
+        text_free(&changed);
+    }
     text_free(&good);
     leave(folder);
 }
 
-/* ---- the header of a file ---- */
-
-/* One invalid field in the metadata, of the same length as the valid one. */
 /* Another one is used only in place of a damaged one. */
-Test(checkpoint_manifest, one_of_a_later_version_is_not_skipped)
+Test(checkpoint_manifest, one_of_another_version_is_not_skipped)
 {
-    static const char refused[] =
-        "s/step-00000012/manifest.json: format version 4 is not supported; this cuboid reads 1 to 3, use a "
-        "newer one, or move this checkpoint to another folder to use an older one";
-    static const char *const versions[] = {"\"version\": 4", "\"version\": 0"};
+    static const char *const cases[][2] = {
+        {"\"version\": 4", "a newer"}, {"\"version\": 2", "the older"}, {"\"step\": 13", NULL}};
     char folder[32];
     struct text good = {0};
     enter(folder);
     save_one("s", 11);
     save_one("s", 12);
     cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
-    for (int i = 0; i < 2; i++) {
-        struct text changed = {0}, skipped = {0};
+    for (int i = 0; i < 3; i++) {
+        struct text changed = {0}, skipped = {0}, refused = {0};
         int64_t step = -1;
         text_add(&changed, "%s", good.chars);
-        text_replace(&changed, "\"version\": 3", versions[i]);
-        cr_expect_eq(read_changed(&changed, true), BAD_CHECKPOINT);
-        cr_expect_eq(folder_newest("s", INT64_MAX, &step, &skipped), i == 0 ? BAD_CHECKPOINT : OK);
-        if (i == 0)
-            cr_expect_str_eq(fail_text(), refused);
-        cr_expect_eq(step, i == 0 ? -1 : 11);
-        cr_expect_eq(skipped.length > 0, i == 1);
+        text_replace(&changed, i < 2 ? "\"version\": 3" : "\"step\": 12", cases[i][0]);
+        cr_expect_eq(read_changed(&changed, true), i < 2 ? BAD_CHECKPOINT : OK);
+        cr_expect_eq(folder_newest("s", INT64_MAX, &step, &skipped), i < 2 ? BAD_CHECKPOINT : OK);
+        text_add(&refused,
+                 "s/step-00000012/manifest.json: format version %c, but this cuboid reads version 3: use %s "
+                 "cuboid, or move this checkpoint to another folder to use an older one",
+                 cases[i][0][11], cases[i][1]);
+        if (i < 2)
+            cr_expect_str_eq(fail_text(), refused.chars);
+        cr_expect_eq(step, i < 2 ? -1 : 11);
+        cr_expect_eq(skipped.length > 0, i == 2);
+        text_free(&refused);
         text_free(&changed);
         text_free(&skipped);
     }
@@ -354,6 +275,9 @@ Test(checkpoint_manifest, one_of_a_later_version_is_not_skipped)
     leave(folder);
 }
 
+/* ---- the header of a file ---- */
+
+/* One invalid field in the metadata, of the same length as the valid one. */
 Test(checkpoint_manifest, files_carry_their_identity)
 {
     static const char *const cases[][3] = {
@@ -383,8 +307,7 @@ Test(checkpoint_manifest, files_carry_their_identity)
         cr_assert_not_null(at);
         memcpy(at, cases[i][1], strlen(cases[i][1])); // over the rest of the file
         write_in("s/step-00000012", "rank-00000.safetensors", changed.chars, changed.length);
-        cr_expect_eq(checkpoint_file_open(path, CHECKPOINT_VERSION, &file), BAD_CHECKPOINT, "%s",
-                     cases[i][1]);
+        cr_expect_eq(checkpoint_file_open(path, &file), BAD_CHECKPOINT, "%s", cases[i][1]);
         cr_expect(strncmp(fail_text(), path, strlen(path)) == 0 && strstr(fail_text(), cases[i][2]) != NULL,
                   "%s", fail_text());
         text_free(&changed);
@@ -394,7 +317,7 @@ Test(checkpoint_manifest, files_carry_their_identity)
     float numbers[4];
     good.chars[good.length - 1] ^= 1;
     write_in("s/step-00000012", "rank-00000.safetensors", good.chars, good.length);
-    cr_assert_eq(checkpoint_file_open(path, CHECKPOINT_VERSION, &file), OK, "%s", fail_text());
+    cr_assert_eq(checkpoint_file_open(path, &file), OK, "%s", fail_text());
     const struct safetensors_tensor *first = safetensors_at(checkpoint_file_tensors(file), 0);
     cr_expect_eq(checkpoint_file_read(file, first, 0, sizeof numbers, numbers), BAD_CHECKPOINT);
     cr_expect_not_null(strstr(fail_text(), ": the checksum of MiB 0 of its data is "), "%s", fail_text());
@@ -490,14 +413,14 @@ Test(checkpoint_manifest, many_shards_are_checked_quickly)
 {
     enum { MANY = 200000, LIMIT_S = 20 };
     const clock_t begin = clock();
-    struct manifest m = {.version = 2, .shards = calloc(MANY, sizeof *m.shards), .shard_count = MANY};
-    cr_assert_not_null(m.shards);
+    struct shard *list = calloc(MANY, sizeof *list);
+    cr_assert_not_null(list);
     for (int i = 0; i < MANY; i++)
-        m.shards[i] = rectangle(0, i, MANY, 1, MANY);
-    cr_expect_eq(manifest_complete(&m, "here"), OK, "%s", fail_text());
-    m.shards[MANY / 2].begin[1]--;
-    cr_expect_eq(manifest_complete(&m, "here"), BAD_CHECKPOINT);
+        list[i] = rectangle(0, i, MANY, 1, MANY);
+    cr_expect_eq(shards_tile(list, MANY, "here"), OK, "%s", fail_text());
+    list[MANY / 2].begin[1]--;
+    cr_expect_eq(shards_tile(list, MANY, "here"), BAD_CHECKPOINT);
     cr_expect_str_eq(fail_text(), "here: two shards of a overlap");
     cr_expect((double)(clock() - begin) < (double)LIMIT_S * CLOCKS_PER_SEC);
-    free(m.shards);
+    free(list);
 }

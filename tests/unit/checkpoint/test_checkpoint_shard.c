@@ -3,7 +3,6 @@
  * into shards on one layout and reassembled on another, for all pairs of layouts, and each element must
  * equal the function's value; so swapped rows and columns, or a missing shard, cannot cancel. */
 #include "trainer/checkpoint/distribute/checkpoint_share.h"
-#include "trainer/checkpoint/format/checkpoint_manifest.h"
 #include "trainer/checkpoint/format/checkpoint_tiling.h"
 
 #include "schedules/schedule.h"
@@ -107,16 +106,46 @@ static bool holds(const struct run *run, int pp, int layer)
 
 /* All shards of all ranks, and the elements of each. */
 struct shard_set {
-    struct manifest manifest;
+    struct shard *shards; // sorted by name in check_tiling()
+    int count;
     float **values; // by shard.file: here its own index
 };
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct shard *)a)->name, ((const struct shard *)b)->name);
+}
+
+/* Sorts the shards, and checks that those of each tensor tile it. */
+static enum status check_tiling(struct shard_set *set)
+{
+    qsort(set->shards, (size_t)set->count, sizeof *set->shards, by_name);
+    for (int i = 0, same; i < set->count; i += same) {
+        for (same = 1; i + same < set->count && by_name(&set->shards[i], &set->shards[i + same]) == 0;)
+            same++;
+        TRY(shards_tile(&set->shards[i], same, "here"));
+    }
+    return OK;
+}
+
+/* The first of the *count shards of a tensor, once they are sorted. */
+static struct shard *shards_of(const struct shard_set *set, const char *name, int *count)
+{
+    struct shard *first = NULL;
+    *count = 0;
+    for (int i = set->count - 1; i >= 0; i--)
+        if (strcmp(set->shards[i].name, name) == 0) {
+            first = &set->shards[i];
+            (*count)++;
+        }
+    return first;
+}
 
 /* Adds a shard with the position and size of a slice; the caller appends its values. */
 static struct shard *shard_add(struct shard_set *set, const struct param *row, const struct slice *slice)
 {
-    struct manifest *m = &set->manifest;
-    struct shard *shard = &m->shards[m->shard_count];
-    *shard = (struct shard){.file = m->shard_count, .ndim = row->ndim};
+    struct shard *shard = &set->shards[set->count];
+    *shard = (struct shard){.file = set->count, .ndim = row->ndim};
     memcpy(shard->dim, row->dim, sizeof shard->dim);
     memcpy(shard->begin, slice->begin, sizeof shard->begin);
     memcpy(shard->count, slice->count, sizeof shard->count);
@@ -126,9 +155,8 @@ static struct shard *shard_add(struct shard_set *set, const struct param *row, c
 static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
 {
     size_t most = (size_t)plan->params.count * STATE_COUNT * (size_t)plan->run.mesh.world;
-    *out = (struct shard_set){.manifest = {.version = 2}, .values = calloc(most, sizeof *out->values)};
-    struct manifest *m = &out->manifest;
-    m->shards = calloc(most, sizeof *m->shards);
+    *out = (struct shard_set){.shards = calloc(most, sizeof *out->shards),
+                              .values = calloc(most, sizeof *out->values)};
     for (int rank = 0; rank < plan->run.mesh.world; rank++) {
         struct share share;
         cr_assert_eq(share_of_rank(&plan->run, &plan->params, NULL, rank, &share), OK);
@@ -143,7 +171,7 @@ static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
                 for (int64_t i = 0; i < shard_elements(shard); i++)
                     values[i] = element(r, state, shard->begin[0] + i / shard->count[1],
                                         shard->begin[1] + i % shard->count[1]);
-                out->values[m->shard_count++] = values;
+                out->values[out->count++] = values;
             }
         share_free(&share);
     }
@@ -151,10 +179,10 @@ static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
 
 static void shard_set_free(struct shard_set *set)
 {
-    for (int i = 0; i < set->manifest.shard_count; i++)
+    for (int i = 0; i < set->count; i++)
         free(set->values[i]);
     free(set->values);
-    manifest_free(&set->manifest);
+    free(set->shards);
 }
 
 /* Assembles the slice of one rank from the shards, passed in chunks of all lengths. */
@@ -169,7 +197,7 @@ static void check_slice(const struct shard_set *set, const struct plan *plan, in
     char name[SHARD_NAME_CHARS];
     int count;
     state_name(state, plan->params.list[original].name, name);
-    const struct shard *shards = manifest_shards(&set->manifest, name, &count);
+    const struct shard *shards = shards_of(set, name, &count);
     cr_assert(shards != NULL && count >= 1, "%s", name);
     int64_t given = 0, chunk = 1 + (r + rank) % 11;
     for (int p = 0; p < count; p++) {
@@ -199,7 +227,7 @@ static void check_pair(const struct model_config *model, const struct layout_cas
     plan_open(model, from, &writer);
     plan_open(model, to, &reader);
     shards_of_all_ranks(&writer, &set);
-    cr_assert_eq(manifest_complete(&set.manifest, "here"), OK, "%s", fail_text());
+    cr_assert_eq(check_tiling(&set), OK, "%s", fail_text());
     for (int r = 0; r < reader.params.count; r++)
         for (enum state state = 0; state < STATE_COUNT; state++)
             for (int rank = 0; rank < reader.run.mesh.world; rank++)
@@ -261,20 +289,19 @@ Test(checkpoint_shard, covers_detect_missing_and_overlapping_shards)
         struct cover whole = {0};
         plan_open(&model, &layouts[l], &plan);
         shards_of_all_ranks(&plan, &set);
-        struct manifest *m = &set.manifest;
-        cr_assert_eq(manifest_complete(m, "here"), OK, "%s", fail_text());
-        for (int i = 0; i < m->shard_count; i++)
-            if (i == 0 || strcmp(m->shards[i - 1].name, m->shards[i].name) != 0)
-                cover_add_whole(&whole, &m->shards[i]);
+        cr_assert_eq(check_tiling(&set), OK, "%s", fail_text());
+        for (int i = 0; i < set.count; i++)
+            if (i == 0 || by_name(&set.shards[i - 1], &set.shards[i]) != 0)
+                cover_add_whole(&whole, &set.shards[i]);
         for (int fault = -1; fault < 4; fault++) {
             struct cover sum = {0};
-            struct shard *one = &m->shards[m->shard_count / 2];
+            struct shard *one = &set.shards[set.count / 2];
             const struct shard kept = *one;
             one->begin[0] += fault == 0;
             one->dim[0] += fault == 1;
             one->dtype = fault == 2 ? SAFETENSORS_BF16 : one->dtype;
-            for (int i = fault == 3; i < m->shard_count; i++)
-                cover_add(&sum, &m->shards[i]);
+            for (int i = fault == 3; i < set.count; i++)
+                cover_add(&sum, &set.shards[i]);
             cr_expect_eq(cover_equal(&sum, &whole), fault < 0, "layout %d, fault %d", l, fault);
             *one = kept;
         }
@@ -311,7 +338,7 @@ static void add_random_shard(struct shard_set *set, const struct param *row, con
                                                   ? element(0, 0, slice->begin[0] + i, slice->begin[1] + j)
                                                   : -1.0F;
     shard_remove_padding(slice, local, sizeof *local);
-    set->values[set->manifest.shard_count++] = local;
+    set->values[set->count++] = local;
 }
 
 Test(checkpoint_shard, any_shard_of_any_dimension)
@@ -322,8 +349,8 @@ Test(checkpoint_shard, any_shard_of_any_dimension)
         struct plan writer, reader;
         plan_open(&model, &layouts[round % 2 == 0 ? 2 : 1], &writer);
         plan_open(&model, &layouts[round % 3 == 0 ? 3 : 1], &reader);
-        struct shard_set set = {.manifest = {.version = 2}, .values = calloc(8, sizeof *set.values)};
-        set.manifest.shards = calloc(8, sizeof *set.manifest.shards);
+        struct shard_set set = {.shards = calloc(8, sizeof *set.shards),
+                                .values = calloc(8, sizeof *set.values)};
         uint32_t same = random;
         struct param row = random_row(&same, writer.run.mesh.degrees.tp);
         for (int rank = 0; rank < writer.run.mesh.world; rank++) {
@@ -335,7 +362,7 @@ Test(checkpoint_shard, any_shard_of_any_dimension)
                 add_random_shard(&set, &row, &share.parts[0].slice);
             share_free(&share);
         }
-        cr_assert_eq(manifest_complete(&set.manifest, "here"), OK, "%s", fail_text());
+        cr_assert_eq(check_tiling(&set), OK, "%s", fail_text());
         reader.params.list[0] = random_row(&random, reader.run.mesh.degrees.tp);
         memcpy(reader.params.list[0].dim, row.dim, sizeof row.dim);
         for (int rank = 0; rank < reader.run.mesh.world; rank++)
@@ -354,10 +381,9 @@ Test(checkpoint_shard, detects_missing_and_overlapping_shards)
     for (int fault = 0; fault < 6; fault++) {
         struct shard_set set;
         shards_of_all_ranks(&plan, &set);
-        struct manifest *m = &set.manifest;
-        cr_assert_eq(manifest_complete(m, "here"), OK);
+        cr_assert_eq(check_tiling(&set), OK);
         int count;
-        struct shard *cut = (struct shard *)(uintptr_t)manifest_shards(m, "layers.1.mlp.fc2.weight", &count);
+        struct shard *cut = shards_of(&set, "layers.1.mlp.fc2.weight", &count);
         cr_assert_eq(count, 2); // columns 0..18 and 18..36
         const char *expected[] = {
             "here: the shards of layers.1.mlp.fc2.weight contain 432 of its 864 elements",
@@ -390,7 +416,7 @@ Test(checkpoint_shard, detects_missing_and_overlapping_shards)
             cut[1].count[1] = INT64_MAX;
             break;
         }
-        cr_expect_eq(manifest_complete(m, "here"), BAD_CHECKPOINT, "fault %d", fault);
+        cr_expect_eq(check_tiling(&set), BAD_CHECKPOINT, "fault %d", fault);
         cr_expect_str_eq(fail_text(), expected[fault]);
         shard_set_free(&set);
     }

@@ -7,7 +7,6 @@
 #include "trainer/checkpoint/format/safetensors.h"
 
 #include "trainer/files/checksum.h"
-#include "trainer/files/checksum_v1.h"
 #include "trainer/files/stream_copy.h"
 
 #include <criterion/criterion.h>
@@ -408,66 +407,4 @@ Test(stream_copy, computes_the_checksum_of_all_and_copies_a_part)
                     cr_assert_eq(to[i], 0);
             }
     checksum_free(sum);
-}
-
-/* ---- checksums of version 1 ---- */
-
-Test(checksum_v1, does_not_depend_on_chunks)
-{
-    unsigned char bytes[300];
-    for (size_t i = 0; i < sizeof bytes; i++)
-        bytes[i] = (unsigned char)(i * i + 3 * i);
-    uint32_t random = 1;
-    for (size_t length = 0; length <= sizeof bytes; length++) {
-        struct checksum_v1 sum;
-        checksum_v1_begin(&sum);
-        for (size_t at = 0; at < length;) {
-            random = random * 1664525U + 1013904223U;
-            size_t shard = random >> 26 < length - at ? random >> 26 : length - at;
-            checksum_v1_add(&sum, bytes + at, shard);
-            at += shard;
-        }
-        cr_assert_eq(checksum_v1_end(&sum), checksum_v1_of(bytes, length), "%zu bytes", length);
-    }
-}
-
-/* All files of 1 to 70 bytes that differ from zeros in at most two bits have different sums. */
-static int by_value(const void *a, const void *b)
-{
-    const uint64_t *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-Test(checksum_v1, detects_lengths_and_one_or_two_bit_changes)
-{
-    enum { BYTES = 70, BITS = 8 * BYTES, MAX_SUMS = BYTES + 1 + BITS + BITS * (BITS - 1) / 2 };
-    uint64_t *sums = malloc(MAX_SUMS * sizeof *sums);
-    unsigned char bytes[BYTES] = {0};
-    size_t count = 0;
-    for (size_t length = 0; length < BYTES; length++)
-        sums[count++] = checksum_v1_of(bytes, length);
-    sums[count++] = checksum_v1_of(bytes, BYTES);
-    for (int a = 0; a < BITS; a++) {
-        bytes[a / 8] ^= (unsigned char)(1 << a % 8);
-        sums[count++] = checksum_v1_of(bytes, BYTES);
-        for (int b = 0; b < a; b++) {
-            bytes[b / 8] ^= (unsigned char)(1 << b % 8);
-            sums[count++] = checksum_v1_of(bytes, BYTES);
-            bytes[b / 8] ^= (unsigned char)(1 << b % 8);
-        }
-        bytes[a / 8] ^= (unsigned char)(1 << a % 8);
-    }
-    cr_assert_eq(count, MAX_SUMS);
-    qsort(sums, count, sizeof *sums, by_value);
-    for (size_t i = 1; i < count; i++)
-        cr_assert_neq(sums[i], sums[i - 1]);
-    free(sums);
-}
-
-Test(checksum_v1, known_answers)
-{
-    // Stored in checkpoints. The value is from an independent implementation, written from the description
-    // alone.
-    const char text[] = "the quick brown fox jumps over the lazy dog 0123456789";
-    cr_assert_eq(checksum_v1_of(text, sizeof text - 1), 0xfa9208b880d941fcU);
 }

@@ -105,7 +105,8 @@ static void print_text(const struct checkpoint_source *s, const struct arguments
     if (m->has_valid_loss)
         text_add(&out, ", validation loss %.4f", m->valid_loss);
     print_line(stdout, "%s: step %lld, %lld samples%s, format version %d", s->folder,
-               (long long)m->identity.step, (long long)m->consumed_samples, text_chars(&out), m->version);
+               (long long)m->identity.step, (long long)m->consumed_samples, text_chars(&out),
+               CHECKPOINT_VERSION);
     out.length = 0;
     text_add(&out, "layout     ");
     for (int i = 0; i < m->axis_count; i++)
@@ -139,8 +140,8 @@ static void print_json(const struct checkpoint_source *s, const struct arguments
     struct text out = {0};
     text_add(&out, "{\"path\": ");
     text_add_json(&out, s->folder);
-    text_add(&out, ", \"version\": %d, \"run\": \"%s\", \"save\": \"%s\", \"step\": %lld,\n", m->version,
-             m->identity.run, m->identity.save, (long long)m->identity.step);
+    text_add(&out, ", \"version\": %d, \"run\": \"%s\", \"save\": \"%s\", \"step\": %lld,\n",
+             CHECKPOINT_VERSION, m->identity.run, m->identity.save, (long long)m->identity.step);
     text_add(
         &out,
         "\"consumed_samples\": %lld, \"seed\": %llu, \"files\": %d, \"bytes\": %lld, \"verified\": %s,\n",

@@ -30,8 +30,7 @@ struct reshard {
     struct save_identity identity;
     int words; // of a note
     uint32_t *notes;
-    char *band;                // [CHECKPOINT_BAND_BYTES, or a row; in version 1 the largest tensor]
-    struct state_tensor scale; // of a manifest of version 1; without a name: none
+    char *band; // [CHECKPOINT_BAND_BYTES, or a row]
     struct manifest manifest;
 };
 
@@ -113,7 +112,7 @@ static enum status check_tensors(const struct reshard *r)
     const struct tensor_list *list = &r->tensors;
     for (int i = 0; i < tensor_list_count(list); i++) {
         struct shard whole, theirs;
-        if (tensor_list_at(list, i, &whole) && strcmp(whole.name, r->scale.shard.name) != 0 &&
+        if (tensor_list_at(list, i, &whole) &&
             (!checkpoint_source_tensor(&r->source, whole.name, &theirs) || theirs.dtype != whole.dtype ||
              memcmp(theirs.dim, whole.dim, sizeof whole.dim) != 0))
             return fail(BAD_CHECKPOINT, "%s: %s is missing or differs from the recipe", r->folder,
@@ -133,15 +132,13 @@ static enum status list_tensors(struct reshard *r)
     if (!has_tensor(r, STATE_VALUE, &r->params.list[0], &whole))
         return fail(BAD_CHECKPOINT, "%s: holds no %s", r->folder, r->params.list[0].name);
     list->main = whole.dtype == SAFETENSORS_BF16 ? BF16 : F32;
-    list->replicated = calloc((size_t)m->tensor_count + 2, sizeof *list->replicated);
+    list->replicated = calloc((size_t)m->tensor_count + 1, sizeof *list->replicated);
     if (list->replicated == NULL)
         return fail(NO_MEMORY, "no memory for a list of %d tensors", m->tensor_count);
     for (int i = 0; i < m->tensor_count; i++)
         if (!is_parameter(r, m->tensors[i].name))
             CHECK(checkpoint_source_tensor(&r->source, m->tensors[i].name,
                                            &list->replicated[list->replicated_count++].shard));
-    if (state_of_manifest(m, &r->scale))
-        list->replicated[list->replicated_count++].shard = r->scale.shard;
     return check_tensors(r);
 }
 
@@ -205,12 +202,7 @@ static enum status list_shards(struct reshard *r, int rank, struct rank_file *fi
 static enum status write_shard(struct reshard *r, const struct shard *shard, struct checkpoint_writer *writer)
 {
     const size_t each = safetensors_dtype_bytes(shard->dtype);
-    // In version 1 each reading verifies all of the shards that it touches.
-    const int64_t rows = r->source.manifest.version == 1
-                             ? shard->count[0]
-                             : CHECKPOINT_BAND_BYTES / (shard->count[1] * (int64_t)each);
-    if (strcmp(shard->name, r->scale.shard.name) == 0)
-        return checkpoint_writer_append(writer, r->scale.bytes, sizeof(double) * (size_t)shard->count[0]);
+    const int64_t rows = CHECKPOINT_BAND_BYTES / (shard->count[1] * (int64_t)each);
     for (int64_t row = 0, count; row < shard->count[0]; row += count) {
         struct slice band = {.ndim = shard->ndim};
         TRY(stop_signals_check());
@@ -276,19 +268,6 @@ static enum status copy_file(const struct reshard *r, const char *name)
     return status;
 }
 
-/* Version 1 does not list the recipe. */
-static enum status record_recipe(struct reshard *r)
-{
-    struct text path = {0}, recipe = {0};
-    text_add(&path, "%s/recipe.yaml", r->folder);
-    enum status status = file_read(path.chars, &recipe);
-    if (status == OK)
-        manifest_set_recipe(&r->manifest, "recipe.yaml", &recipe);
-    text_free(&path);
-    text_free(&recipe);
-    return status;
-}
-
 static enum status write_manifest(struct reshard *r)
 {
     struct text text = {0};
@@ -301,8 +280,6 @@ static enum status write_manifest(struct reshard *r)
     model_files_free(&files);
     TRY(status);
     TRY(manifest_begin_copy(&r->source.manifest, &r->run.mesh, &r->identity, &r->manifest));
-    if (r->source.manifest.version == 1)
-        TRY(record_recipe(r));
     TRY(notes_add(&r->tensors, r->notes, r->run.mesh.world, r->words, r->out, &r->manifest));
     manifest_text(&r->manifest, &text);
     status = output_folder_write(&r->output, "manifest.json", &text);
@@ -316,8 +293,7 @@ static enum status allocate(struct reshard *r)
     for (int i = 0; i < r->source.manifest.tensor_count; i++) {
         const struct manifest_tensor *tensor = &r->source.manifest.tensors[i];
         size_t row = (size_t)tensor->dim[1] * safetensors_dtype_bytes(tensor->dtype);
-        size_t most = r->source.manifest.version == 1 ? (size_t)tensor->dim[0] * row : row;
-        band = most > band ? most : band;
+        band = row > band ? row : band;
     }
     r->words = note_words(tensor_list_count(&r->tensors));
     r->notes = calloc((size_t)r->run.mesh.world * (size_t)r->words, sizeof *r->notes);
@@ -340,8 +316,6 @@ static enum status reshard(struct reshard *r, const char *path, const char *cons
     TRY(status_of_input(read_input(r, path, keys, count)));
     r->identity = r->source.manifest.identity;
     TRY(random_hex(r->identity.save, SAVE_CHARS - 1));
-    if (r->identity.run[0] == 0) // version 1
-        TRY(random_hex(r->identity.run, RUN_CHARS - 1));
     TRY(output_folder_begin(r->out, &r->output));
     for (int rank = 0; rank < r->run.mesh.world; rank++)
         TRY(write_rank(r, rank));

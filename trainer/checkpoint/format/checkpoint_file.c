@@ -197,7 +197,6 @@ void checkpoint_writer_destroy(struct checkpoint_writer *w)
 struct checkpoint_file {
     struct text path;
     struct safetensors *tensors;
-    int version;
     struct save_identity identity;
     const char *sums;      // of the blocks; points into the header
     unsigned char *buffer; // [CHECKPOINT_BLOCK_BYTES]; NULL: not needed so far
@@ -227,7 +226,7 @@ static enum status read_metadata(struct checkpoint_file *f)
     const char *version = safetensors_metadata(f->tensors, key_version);
     const char *step = safetensors_metadata(f->tensors, key_step);
     int64_t number = 0, blocks = blocks_of(safetensors_data_bytes(f->tensors));
-    if (version == NULL || !integer_parse(version, &number) || number != f->version)
+    if (version == NULL || !integer_parse(version, &number) || number != CHECKPOINT_VERSION)
         return lacks(f, key_version);
     TRY(take_hex(f, key_run, sizeof f->identity.run, f->identity.run));
     TRY(take_hex(f, key_save, sizeof f->identity.save, f->identity.save));
@@ -237,18 +236,17 @@ static enum status read_metadata(struct checkpoint_file *f)
     return f->sums != NULL && is_hex(f->sums, (size_t)blocks * SUM_CHARS) ? OK : lacks(f, key_sums);
 }
 
-enum status checkpoint_file_open(const char *path, int version, struct checkpoint_file **out)
+enum status checkpoint_file_open(const char *path, struct checkpoint_file **out)
 {
     struct checkpoint_file *f = calloc(1, sizeof *f);
     if (f == NULL)
         return fail(NO_MEMORY, "%s: no memory to read it", path);
-    f->version = version;
     f->block_at = -1;
     f->sum = checksum_begin();
     text_add(&f->path, "%s", path);
     enum status status = f->sum != NULL ? safetensors_open(path, &f->tensors)
                                         : fail(NO_MEMORY, "%s: no memory to read it", path);
-    if (status == OK && version > 1)
+    if (status == OK)
         status = read_metadata(f);
     if (status == OK)
         *out = f;
@@ -379,8 +377,6 @@ static enum status read_bytes(struct checkpoint_file *f, const struct safetensor
                               int64_t from, size_t length, bool past_caches, void *out)
 {
     char *to = out;
-    if (f->version == 1)
-        return safetensors_read(f->tensors, tensor, from, length, out);
     CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
     for (int64_t at = tensor->offset_bytes + from; length > 0;) {
         int64_t inside = at % CHECKPOINT_BLOCK_BYTES;

@@ -10,9 +10,6 @@
  *   "cuboid.xxh3":    16 digits for each MiB of the data after the header; the last block may be shorter
  *   "head.weight":    "129,0 257,192", begin and shape of the global tensor; one entry for each tensor
  *
- * Version 2 differs only in the manifest. Version 1 had one checksum per tensor, kept in the manifest, and no
- * identity; its files are read here without verification, and the caller compares the checksums.
- *
  * Data is read in blocks of one MiB; each is verified before any of its bytes is used. */
 #pragma once
 
@@ -25,7 +22,7 @@ enum { CHECKPOINT_VERSION = 3, CHECKPOINT_BLOCK_BYTES = 1 << 20 };
 enum { CHECKPOINT_WRITE_BYTES = 4 * CHECKPOINT_BLOCK_BYTES };
 enum { RUN_CHARS = 33, SAVE_CHARS = 17 };
 
-/* Run, save and step of a checkpoint, the same in all of its files. In version 1 run and save are "". */
+/* Run, save and step of a checkpoint, the same in all of its files. */
 struct save_identity {
     char run[RUN_CHARS], save[SAVE_CHARS];
     int64_t step;
@@ -62,9 +59,8 @@ void checkpoint_writer_destroy(struct checkpoint_writer *writer);
 
 struct checkpoint_file;
 
-/* Opens a file of this version of the format; BAD_CHECKPOINT names the file and the problem. Not
- * thread-safe. */
-MUST_USE enum status checkpoint_file_open(const char *path, int version, struct checkpoint_file **out);
+/* Opens a file; BAD_CHECKPOINT names the file and the problem. Not thread-safe. */
+MUST_USE enum status checkpoint_file_open(const char *path, struct checkpoint_file **out);
 void checkpoint_file_close(struct checkpoint_file *file); // accepts NULL
 
 const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
-#include "trainer/checkpoint/format/checkpoint_tiling.h"
 #include "trainer/data/order/data_resume.h"
 #include "trainer/files/checksum.h"
 
@@ -174,7 +173,6 @@ enum status manifest_begin_recipe(const struct recipe *recipe, const struct mesh
                                   const struct save_identity *identity, struct manifest *out)
 {
     *out = (struct manifest){
-        .version = CHECKPOINT_VERSION,
         .identity = *identity,
         .seed = recipe->seed,
         .model = calloc((size_t)model_keys(), sizeof *out->model),
@@ -211,7 +209,6 @@ enum status manifest_begin_copy(const struct manifest *from, const struct mesh *
                                 const struct save_identity *identity, struct manifest *out)
 {
     *out = (struct manifest){
-        .version = CHECKPOINT_VERSION,
         .identity = *identity,
         .consumed_samples = from->consumed_samples,
         .skipped_steps = from->skipped_steps,
@@ -298,46 +295,10 @@ void manifest_free(struct manifest *m)
     free(m->files);
     free(m->tensors);
     free(m->ranges);
-    free(m->shards);
     *m = (struct manifest){0};
 }
 
 /* ---- checks ---- */
-
-static int by_name_and_begin(const void *a, const void *b)
-{
-    const struct shard *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
-    for (int d = 0; order == 0 && d < SHARD_MAX_DIMS; d++)
-        order = (x->begin[d] > y->begin[d]) - (x->begin[d] < y->begin[d]);
-    return order;
-}
-
-/* Lists the tensors of versions 1 and 2, whose shards are sorted. */
-static enum status list_tensors(struct manifest *m)
-{
-    free(m->tensors);
-    m->tensors = NULL;
-    m->tensor_count = 0;
-    for (int i = 0; i < m->shard_count; i++)
-        if (i == 0 || strcmp(m->shards[i - 1].name, m->shards[i].name) != 0)
-            TRY(manifest_add_tensor(m, &m->shards[i]));
-    return OK;
-}
-
-static enum status check_shards(struct manifest *m, const char *path)
-{
-    if (m->shard_count > 0)
-        qsort(m->shards, (size_t)m->shard_count, sizeof *m->shards, by_name_and_begin);
-    for (int i = 0; i < m->shard_count;) {
-        int count = 1;
-        while (i + count < m->shard_count && strcmp(m->shards[i].name, m->shards[i + count].name) == 0)
-            count++;
-        TRY(shards_tile(&m->shards[i], count, path));
-        i += count;
-    }
-    return list_tensors(m);
-}
 
 static int by_name(const void *a, const void *b)
 {
@@ -363,8 +324,6 @@ static enum status check_ranks(const struct manifest *m, const struct manifest_t
 
 enum status manifest_complete(struct manifest *m, const char *path)
 {
-    if (m->version < 3)
-        return check_shards(m, path);
     for (int i = 1; i < m->file_count; i++)
         if (m->files[i].rank <= m->files[i - 1].rank)
             return fail(BAD_CHECKPOINT, "%s: %s follows %s", path, m->files[i].name, m->files[i - 1].name);
@@ -404,25 +363,4 @@ int manifest_file_of(const struct manifest *m, int rank)
         m->file_count == 0 ? NULL
                            : bsearch(&rank, m->files, (size_t)m->file_count, sizeof *m->files, compare_rank);
     return found != NULL ? (int)(found - m->files) : -1;
-}
-
-static int compare_name(const void *name, const void *shard)
-{
-    return strcmp(name, ((const struct shard *)shard)->name);
-}
-
-const struct shard *manifest_shards(const struct manifest *m, const char *name, int *count)
-{
-    *count = 0;
-    if (m->shard_count == 0)
-        return NULL;
-    const struct shard *found =
-        bsearch(name, m->shards, (size_t)m->shard_count, sizeof *m->shards, compare_name);
-    if (found == NULL)
-        return NULL;
-    while (found > m->shards && strcmp(found[-1].name, name) == 0)
-        found--;
-    while (found + *count < m->shards + m->shard_count && strcmp(found[*count].name, name) == 0)
-        (*count)++;
-    return found;
 }

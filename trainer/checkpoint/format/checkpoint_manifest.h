@@ -23,10 +23,7 @@
  *
  * The manifest of a checkpoint in the memory of the nodes (trainer/checkpoint/in_memory) has "in_memory":
  * true after the step: each node has the manifest, and only some of the files.
- *
- * Versions 1 and 2 are also read. Instead of "tensors" each of their files lists its shards: {"name",
- * "dtype", "shape", "begin", "count"}. Version 1 has the rank order inside the layout, no run, no save and
- * no recipe, one checksum for each tensor, and the loss scale, which is a tensor in later versions. */
+ */
 #pragma once
 
 #include "trainer/checkpoint/format/checkpoint_file.h"
@@ -41,7 +38,7 @@ struct manifest_key { // of the model
 
 struct manifest_file {
     char name[MANIFEST_FILE_CHARS];
-    int rank; // in its name; -1: none. Files are in the order of their ranks from version 3 on
+    int rank; // in its name; files are in the order of their ranks
     int64_t bytes;
     uint64_t checksum; // of its header; of the recipe: of the whole file
 };
@@ -65,28 +62,22 @@ struct manifest_axis {
 };
 
 struct manifest {
-    int version;
     struct save_identity identity;
-    bool in_memory; // files may be missing here
-    bool is_newer;  // of a later format version; set by a failed manifest_read(), too
+    bool in_memory;        // files may be missing here
+    bool is_other_version; // of the format, which makes manifest_read() fail
     int64_t consumed_samples, skipped_steps;
     uint64_t seed;
     bool has_valid_loss;
     double valid_loss;      // finite
     struct text data_order; // JSON; empty: not recorded, or no data
-    struct {
-        double scale; // 0: none saved
-        int64_t good_steps, hysteresis;
-    } loss_scale; // version 1 only
     struct manifest_axis layout[MANIFEST_MAX_AXES];
     char rank_order[MANIFEST_ORDER_CHARS];
-    struct manifest_file recipe; // name "" in version 1
+    struct manifest_file recipe;
     struct manifest_key *model;
     struct manifest_file *files;
-    struct manifest_tensor *tensors; // sorted by name; ranges only in version 3
+    struct manifest_tensor *tensors; // sorted by name
     struct rank_range *ranges;
-    struct shard *shards; // versions 1 and 2, sorted by name, then by begin
-    int axis_count, model_count, file_count, tensor_count, range_count, shard_count;
+    int axis_count, model_count, file_count, tensor_count, range_count;
 };
 
 /* Fills in the step, the model and the layout; no recipe and no files yet. */
@@ -108,10 +99,10 @@ MUST_USE enum status manifest_add_file(struct manifest *manifest, int rank, int6
  * order. */
 MUST_USE enum status manifest_add_tensor(struct manifest *manifest, const struct shard *whole);
 MUST_USE enum status manifest_add_rank(struct manifest *manifest, int rank);
-/* Sorts what was added. Checks that tensors are listed once, with ranks that have files; in versions 1 and
- * 2, that the shards tile each tensor exactly. `path` is for error messages. */
+/* Sorts the tensors. Checks that each is listed once, with ranks that have files. `path` is for error
+ * messages. */
 MUST_USE enum status manifest_complete(struct manifest *manifest, const char *path);
-/* Formats a manifest of version 3. */
+/* Formats a manifest. */
 void manifest_text(const struct manifest *manifest, struct text *out);
 
 /* Reads FOLDER/manifest.json; checks that it is complete, that every file exists with its size (not in
@@ -121,11 +112,8 @@ void manifest_free(struct manifest *manifest); // accepts {0}
 
 /* Returns NULL if the checkpoint has no such tensor. */
 const struct manifest_tensor *manifest_tensor(const struct manifest *manifest, const char *name);
-/* Returns the index of the file of a rank; -1 if there is none. Version 3. */
+/* Returns the index of the file of a rank; -1 if there is none. */
 int manifest_file_of(const struct manifest *manifest, int rank);
-/* Returns the first of the *count consecutive shards of a tensor; NULL and 0 if there are none. Versions 1
- * and 2. */
-const struct shard *manifest_shards(const struct manifest *manifest, const char *name, int *count);
 
 /* The degree of an axis of the layout; 0 if it is not listed. */
 int manifest_degree(const struct manifest *manifest, const char *axis);

@@ -3,7 +3,6 @@
  * hand; everything is still checked. */
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 #include "trainer/files/checksum.h"
-#include "trainer/files/checksum_v1.h"
 #include "trainer/files/json_read.h"
 
 #include <errno.h>
@@ -91,23 +90,13 @@ static enum status take_seed(const struct reader *r, const json_t *root)
     return errno == 0 && *end == 0 ? OK : lacks(r, "seed");
 }
 
-/* Both may be missing: no step was skipped, and there is no loss scale; later versions store the scale as a
- * tensor. */
-static enum status take_loss_scale(const struct reader *r, const json_t *root)
+/* Missing: no step was skipped. */
+static enum status take_skipped_steps(const struct reader *r, const json_t *root)
 {
-    const json_t *kept = json_object_get(root, "loss_scale"), *scale = json_object_get(kept, "scale");
     struct manifest *m = r->out;
     if (json_object_get(root, "skipped_steps") != NULL)
         TRY(take_count(r, root, "skipped_steps", &m->skipped_steps));
-    if (m->skipped_steps > m->identity.step)
-        return lacks(r, "skipped_steps");
-    if (kept == NULL || m->version > 1)
-        return OK;
-    m->loss_scale.scale = json_number_value(scale);
-    if (!(m->loss_scale.scale > 0.0 && m->loss_scale.scale <= LOSS_SCALE_MAX))
-        return lacks(r, "scale");
-    TRY(take_count(r, kept, "good_steps", &m->loss_scale.good_steps));
-    return take_count(r, kept, "hysteresis", &m->loss_scale.hysteresis);
+    return m->skipped_steps <= m->identity.step ? OK : lacks(r, "skipped_steps");
 }
 
 static enum status take_model(const struct reader *r, const json_t *root)
@@ -143,8 +132,6 @@ static enum status take_layout(const struct reader *r, const json_t *root)
     {
         int64_t degree = 0;
         struct manifest_axis *axis = &m->layout[m->axis_count];
-        if (m->version == 1 && strcmp(name, "rank_order") == 0)
-            continue;
         if (m->axis_count == MANIFEST_MAX_AXES || strlen(name) >= sizeof axis->name ||
             name[strspn(name, "abcdefghijklmnopqrstuvwxyz_0123456789")] != 0)
             return lacks(r, "an axis of layout");
@@ -155,7 +142,7 @@ static enum status take_layout(const struct reader *r, const json_t *root)
         axis->degree = (int)degree;
         m->axis_count++;
     }
-    return take_name(r, m->version == 1 ? layout : root, "rank_order", m->rank_order, sizeof m->rank_order);
+    return take_name(r, root, "rank_order", m->rank_order, sizeof m->rank_order);
 }
 
 static enum status take_dtype(const struct reader *r, const json_t *tensor, struct shard *shard)
@@ -175,19 +162,9 @@ static enum status take_whole(const struct reader *r, const json_t *tensor, stru
         return lacks(r, "shape");
     shard->ndim = (int)ndim;
     TRY(take_numbers(r, tensor, "shape", shard->ndim, shard->dim));
-    if (r->out->version > 2 &&
-        !shard_is_sound(&(struct shard){.dim = {shard->dim[0], shard->dim[1]}, .count = {1, 1}}))
+    if (!shard_is_sound(&(struct shard){.dim = {shard->dim[0], shard->dim[1]}, .count = {1, 1}}))
         return lacks(r, "shape");
-    return r->out->version == 1 ? OK : take_dtype(r, tensor, shard);
-}
-
-static enum status take_shard(const struct reader *r, const json_t *tensor, int file, struct shard *shard)
-{
-    TRY(take_whole(r, tensor, shard));
-    shard->file = file;
-    TRY(take_numbers(r, tensor, "begin", shard->ndim, shard->begin));
-    TRY(take_numbers(r, tensor, "count", shard->ndim, shard->count));
-    return r->out->version == 1 ? take_checksum(r, tensor, "checksum", &shard->checksum) : OK;
+    return take_dtype(r, tensor, shard);
 }
 
 static enum status take_entry(const struct reader *r, const json_t *entry, const char *checksum,
@@ -218,13 +195,8 @@ static enum status take_file(const struct reader *r, const json_t *entry)
     struct manifest_file *file = &m->files[m->file_count];
     TRY(take_entry(r, entry, "header", file));
     file->rank = rank_in(file->name);
-    const json_t *tensors = json_object_get(entry, "tensors");
-    if (m->version > 2 ? file->rank < 0 : !json_is_array(tensors))
-        return lacks(r, m->version > 2 ? "name of a file" : "tensors");
-    for (size_t i = 0; m->version < 3 && i < json_array_size(tensors); i++) {
-        TRY(take_shard(r, json_array_get(tensors, i), m->file_count, &m->shards[m->shard_count]));
-        m->shard_count++;
-    }
+    if (file->rank < 0)
+        return lacks(r, "name of a file");
     m->file_count++;
     return OK;
 }
@@ -232,15 +204,12 @@ static enum status take_file(const struct reader *r, const json_t *entry)
 static enum status take_files(const struct reader *r, const json_t *root)
 {
     const json_t *files = json_object_get(root, "files");
-    size_t shards = 0, count = json_array_size(files);
+    const size_t count = json_array_size(files);
     if (count == 0 || count > 1 << 24)
         return lacks(r, "files");
-    for (size_t i = 0; i < count; i++)
-        shards += json_array_size(json_object_get(json_array_get(files, i), "tensors"));
     r->out->files = calloc(count, sizeof *r->out->files);
-    r->out->shards = calloc(r->out->version < 3 ? shards + 1 : 1, sizeof *r->out->shards);
-    if (r->out->files == NULL || r->out->shards == NULL || shards > INT32_MAX)
-        return fail(NO_MEMORY, "%s: no memory for %zu files and %zu shards", r->path, count, shards);
+    if (r->out->files == NULL)
+        return fail(NO_MEMORY, "%s: no memory for %zu files", r->path, count);
     for (size_t i = 0; i < count; i++)
         TRY(take_file(r, json_array_get(files, i)));
     return OK;
@@ -296,8 +265,6 @@ static enum status take_identity(const struct reader *r, const json_t *root)
     if (identity->step > MANIFEST_MAX_STEPS)
         return fail(BAD_CHECKPOINT, "%s: step %lld is too large; the maximum is %lld", r->path,
                     (long long)identity->step, (long long)MANIFEST_MAX_STEPS);
-    if (r->out->version == 1)
-        return OK;
     TRY(take_text(r, root, "run", identity->run, sizeof identity->run));
     TRY(take_text(r, root, "save", identity->save, sizeof identity->save));
     if (!is_hex(identity->run, RUN_CHARS - 1))
@@ -334,31 +301,28 @@ static enum status take_all(const struct reader *r, const json_t *root)
     if (format == NULL || strcmp(format, "cuboid checkpoint") != 0)
         return fail(BAD_CHECKPOINT, "%s: not the manifest of a checkpoint", r->path);
     TRY(take_count(r, root, "version", &version));
-    r->out->is_newer = version > CHECKPOINT_VERSION;
-    if (version < 1 || r->out->is_newer)
-        return fail(BAD_CHECKPOINT, "%s: format version %lld is not supported; this cuboid reads 1 to %d%s",
-                    r->path, (long long)version, CHECKPOINT_VERSION,
-                    r->out->is_newer ? ", use a newer one" : "");
-    r->out->version = (int)version;
+    r->out->is_other_version = version != CHECKPOINT_VERSION;
+    if (r->out->is_other_version)
+        return fail(BAD_CHECKPOINT,
+                    "%s: format version %lld, but this cuboid reads version %d: use %s cuboid", r->path,
+                    (long long)version, CHECKPOINT_VERSION,
+                    version > CHECKPOINT_VERSION ? "a newer" : "the older");
     r->out->in_memory = json_is_true(json_object_get(root, "in_memory"));
     TRY(take_identity(r, root));
     TRY(take_count(r, root, "consumed_samples", &r->out->consumed_samples));
     TRY(take_seed(r, root));
-    TRY(take_loss_scale(r, root));
+    TRY(take_skipped_steps(r, root));
     TRY(take_valid_loss(r, root));
     TRY(take_data_order(r, root));
     TRY(take_model(r, root));
     TRY(take_layout(r, root));
-    if (version > 1)
-        TRY(take_entry(r, json_object_get(root, "recipe"), "xxh3", &r->out->recipe));
+    TRY(take_entry(r, json_object_get(root, "recipe"), "xxh3", &r->out->recipe));
     TRY(take_files(r, root));
-    if (version > 2)
-        TRY(take_tensors(r, root));
+    TRY(take_tensors(r, root));
     return manifest_complete(r->out, r->path);
 }
 
-/* The last key is a checksum of the text before it: XXH3 from version 2 on, another algorithm in version 1.
- * The version is unknown before parsing, so either is accepted. */
+/* The last key is a checksum of the text before it. */
 static enum status check_own_checksum(const char *path, const struct text *text)
 {
     static const char key[] = "\"checksum\": \"", end[] = "\"}\n";
@@ -370,10 +334,9 @@ static enum status check_own_checksum(const char *path, const struct text *text)
     uint64_t sum;
     size_t length = (size_t)(at - text->chars);
     memcpy(hex, at + sizeof key - 1, HEX_CHARS - 1);
-    bool fits = hex_parse(hex, &sum) &&
-                (sum == checksum_of(text->chars, length) || sum == checksum_v1_of(text->chars, length));
-    return fits ? OK
-                : fail(BAD_CHECKPOINT, "%s: its checksum does not match: corrupt, or edited by hand", path);
+    return hex_parse(hex, &sum) && sum == checksum_of(text->chars, length)
+               ? OK
+               : fail(BAD_CHECKPOINT, "%s: its checksum does not match: corrupt, or edited by hand", path);
 }
 
 static enum status check_regular(const char *path, struct stat *info)
@@ -417,7 +380,7 @@ static enum status check_files(const struct manifest *m, const char *folder)
         text_add(&path, "%s/%s", folder, file->name);
         if (i >= 0)
             status = check_size(path.chars, file->bytes);
-        else if (file->name[0] != 0)
+        else
             status = check_recipe(m, path.chars);
         text_free(&path);
     }
@@ -451,10 +414,10 @@ enum status manifest_read(const char *folder, struct manifest *out)
         status = parse(path.chars, &text, out);
     if (status == OK)
         status = check_files(out, folder);
-    const bool is_newer = out->is_newer;
+    const bool is_other_version = out->is_other_version;
     if (status != OK)
         manifest_free(out);
-    out->is_newer = is_newer;
+    out->is_other_version = is_other_version;
     text_free(&text);
     text_free(&path);
     return status;

@@ -48,8 +48,7 @@ static void add_layout(struct text *out, const struct manifest *m)
 void manifest_text(const struct manifest *m, struct text *out)
 {
     char hex[HEX_CHARS], number[NUMBER_CHARS];
-    CHECK(m->version == CHECKPOINT_VERSION);
-    text_add(out, "{\"format\": \"cuboid checkpoint\", \"version\": %d,\n", m->version);
+    text_add(out, "{\"format\": \"cuboid checkpoint\", \"version\": %d,\n", CHECKPOINT_VERSION);
     text_add(out, "\"run\": \"%s\", \"save\": \"%s\", \"step\": %lld,\n", m->identity.run, m->identity.save,
              (long long)m->identity.step);
     if (m->in_memory)

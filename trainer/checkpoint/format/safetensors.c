@@ -2,7 +2,6 @@
 #include "trainer/checkpoint/format/safetensors.h"
 
 #include "trainer/files/checksum.h"
-#include "trainer/files/checksum_v1.h"
 #include "trainer/files/file_window.h"
 #include "trainer/files/json_read.h"
 
@@ -35,7 +34,7 @@ struct safetensors {
     bool huge_pages; // on a tmpfs
     struct file_window window;
     int64_t file_bytes, header_bytes; // header_bytes: before the data
-    uint64_t header_checksum, header_checksum_v1;
+    uint64_t header_checksum;
     json_t *header; // owns names and metadata
     struct safetensors_tensor *list;
     int count;
@@ -257,7 +256,6 @@ static enum status read_header(struct safetensors *f)
     enum status status = read_at(f, bytes, (size_t)f->header_bytes, 0);
     if (status == OK) {
         f->header_checksum = checksum_of(bytes, (size_t)f->header_bytes);
-        f->header_checksum_v1 = checksum_v1_of(bytes, (size_t)f->header_bytes);
         status = parse_header(f, bytes + 8, (size_t)length);
     }
     free(bytes);
@@ -344,11 +342,6 @@ int64_t safetensors_data_bytes(const struct safetensors *f)
 uint64_t safetensors_header_checksum(const struct safetensors *f)
 {
     return f->header_checksum;
-}
-
-uint64_t safetensors_header_checksum_v1(const struct safetensors *f)
-{
-    return f->header_checksum_v1;
 }
 
 enum status safetensors_read(const struct safetensors *f, const struct safetensors_tensor *tensor,

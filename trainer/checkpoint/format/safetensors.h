@@ -69,9 +69,8 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 
 int64_t safetensors_file_bytes(const struct safetensors *file);
 int64_t safetensors_data_bytes(const struct safetensors *file);
-/* Checksum of all bytes before the data; also stored by checkpoints of version 1. */
+/* Checksum of all bytes before the data. */
 uint64_t safetensors_header_checksum(const struct safetensors *file);
-uint64_t safetensors_header_checksum_v1(const struct safetensors *file);
 
 /* Reads `length` bytes of one tensor starting at byte `from`. */
 MUST_USE enum status safetensors_read(const struct safetensors *file, const struct safetensors_tensor *tensor,

@@ -94,10 +94,6 @@ static enum status open_model(struct export *e)
     const struct recipe *recipe = e->options->recipe;
     const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .etp = 1, .dp = 1, .pp = 1};
     TRY(checkpoint_source_open(e->options->checkpoint, -1, &e->source));
-    if (e->source.manifest.version == 1)
-        return fail(BAD_CHECKPOINT,
-                    "%s: format version 1; rewrite it with cuboid checkpoint reshard, and export that",
-                    e->source.folder);
     TRY(manifest_check_model(&e->source.manifest, recipe, e->source.folder, NULL, false));
     TRY(params_declare(&recipe->model, &one_each, false, &e->params));
     TRY(choose_dtype(e));
