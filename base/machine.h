@@ -53,13 +53,3 @@ void cgroup_read(const char *proc_cgroup, const char *root, struct cgroup_limits
 double cgroup_cpu_max(const char *text);
 /* Parses memory.max ("max") and memory.limit_in_bytes (a huge number): INT64_MAX without a limit. */
 int64_t cgroup_memory_max(const char *text);
-
-/* ---- launcher ---- */
-
-/* Returns the ranks on this node from Slurm's "4(x2),3", the tasks of each node in node order; -1 if `text`
- * has no entry for `node`. */
-int64_t slurm_tasks_of_node(const char *text, int64_t node);
-/* Returns the processes of this job on this machine according to the environment (get: getenv): Open MPI's
- * OMPI_COMM_WORLD_LOCAL_SIZE, entry SLURM_NODEID of SLURM_STEP_TASKS_PER_NODE, or torchrun's
- * LOCAL_WORLD_SIZE (1 without it); `size`, the whole job, if none is set. */
-int launcher_local_size(char *(*get)(const char *name), int size);

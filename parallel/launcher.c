@@ -159,3 +159,51 @@ void launcher_forget(void)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unsetenv(names[i]);
 }
+
+/* ---- its nodes ---- */
+
+int64_t slurm_tasks_of_node(const char *text, int64_t node)
+{
+    int64_t first = 0; // node of this entry
+    for (const char *at = text; *at != 0;) {
+        char *end = NULL;
+        long tasks = strtol(at, &end, 10), times = 1;
+        if (end == at || tasks < 1)
+            return -1;
+        if (strncmp(end, "(x", 2) == 0) {
+            const char *begin = end + 2;
+            times = strtol(begin, &end, 10);
+            if (end == begin || times < 1 || *end++ != ')')
+                return -1;
+        }
+        if (*end != ',' && *end != 0)
+            return -1;
+        if (node >= first && node < first + times)
+            return tasks;
+        first += times;
+        at = end + (*end == ',');
+    }
+    return -1;
+}
+
+static int64_t number_in(char *(*get)(const char *name), const char *name)
+{
+    const char *text = get(name);
+    int64_t value = -1;
+    return text != NULL && integer_parse(text, &value) && value >= 0 ? value : -1;
+}
+
+int launcher_local_size(char *(*get)(const char *name), int size)
+{
+    int64_t local = number_in(get, "OMPI_COMM_WORLD_LOCAL_SIZE"), node = number_in(get, "SLURM_NODEID");
+    const char *tasks = get("SLURM_STEP_TASKS_PER_NODE");
+    if (tasks == NULL)
+        tasks = get("SLURM_TASKS_PER_NODE");
+    if (local < 1 && tasks != NULL && node >= 0)
+        local = slurm_tasks_of_node(tasks, node);
+    if (local < 1 && get("MASTER_ADDR") != NULL && number_in(get, "WORLD_SIZE") == size) {
+        local = number_in(get, "LOCAL_WORLD_SIZE");
+        local = local >= 1 ? local : 1; // Kubernetes: a process per pod
+    }
+    return local >= 1 && local <= size ? (int)local : size;
+}

@@ -2,7 +2,6 @@
 #include "parallel/transports/store/comm_store.h"
 
 #include "base/clock.h"
-#include "base/machine.h"
 #include "base/text.h"
 #include "parallel/transports/store/store.h"
 #include "parallel/transports/transports.h"
