@@ -226,6 +226,17 @@ def test_refused_by_sbatch():
         done = submit("cluster.nodes=1")
         expect(words, done.returncode == 1 and done.stderr == f"cuboid: sbatch rejected the job: {words}; see {key}; "
                "partitions: debug (2 nodes, up to 1:00:00), long (9 nodes, up to infinite)\n", done)
+    # A job that sbatch accepts, and that no partition can run.
+    program("sbatch", "cat >/dev/null; echo 125\n")
+    for reason, warned in [("PartitionNodeLimit", True), ("AssocMaxNodePerJobLimit", True), ("Priority", False),
+                           ("Resources", False), ("None", False), ("QOSMaxNodePerUserLimit", False)]:
+        program("squeue", f'[ "$*" = "--noheader --format=%r --jobs=125" ] && echo "{reason}"\n')
+        done = submit("cluster.nodes=1")
+        line = f"warning: job 125 does not start: {reason}; see cluster.partition, nodes, gpus_per_node and time; " \
+               "partitions: debug (2 nodes, up to 1:00:00), long ("
+        expect(reason, done.returncode == 0 and done.stdout == "125\n" and (line in done.stderr) == warned and
+               ("does not start" in done.stderr) == warned, done)
+    os.remove("bin/squeue")
     # A warning or an empty line before the error; an sbatch that cannot ask Slurm; a job without a number.
     program("sbatch", "cat >/dev/null; eval \"$SAYS\"\n")
     for says, status, line in [

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/memory.h"
 #include "base/process.h"
 #include "tools/cli/submit/submit.h"
 
@@ -100,6 +101,32 @@ static enum status read_job(const char *out, struct text *job)
     return OK;
 }
 
+/* Many clusters accept a job that no partition can run: it waits forever, for a reason that names a limit. */
+static void warn_of_reason(const char *job)
+{
+    static const char *const limits[] = {"Partition", "BadConstraints", "Invalid", "NotAllowed", "PerJob"};
+    char program[] = "squeue", no_header[] = "--noheader", format[] = "--format=%r";
+    AUTO(text) words = {0};
+    AUTO(text) reason = {0};
+    AUTO(text) errors = {0};
+    AUTO(text) hint = {0};
+    int exit = 0;
+    text_add(&words, "--jobs=%s", job);
+    if (process_capture((char *[]){program, no_header, format, words.chars, NULL}, NULL, &reason, &errors,
+                        &exit) != OK ||
+        exit != 0)
+        return;
+    size_t limit = 0;
+    while (limit < sizeof limits / sizeof *limits && strstr(text_chars(&reason), limits[limit]) == NULL)
+        limit++;
+    if (limit == sizeof limits / sizeof *limits)
+        return;
+    add_partitions(&hint);
+    print_line(stderr,
+               "warning: job %s does not start: %.*s; see cluster.partition, nodes, gpus_per_node and time%s",
+               job, (int)strcspn(reason.chars, "\n"), reason.chars, text_chars(&hint));
+}
+
 /* sbatch may accept a job with warnings. */
 static void print_warnings(const char *errors)
 {
@@ -120,8 +147,10 @@ enum status submit_sbatch(const char *script, struct text *job)
         status = refused(&errors, exit);
     else if (status == OK)
         status = read_job(text_chars(&out), job);
-    if (status == OK)
+    if (status == OK) {
         print_warnings(text_chars(&errors));
+        warn_of_reason(text_chars(job));
+    }
     text_free(&out);
     text_free(&errors);
     return status;
