@@ -84,20 +84,6 @@ const char *file_path_problem(const char *path)
     return fault;
 }
 
-static bool write_all(int fd, const char *bytes, size_t length)
-{
-    while (length > 0) {
-        ssize_t put = write(fd, bytes, length);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return false;
-        bytes += put;
-        length -= (size_t)put;
-    }
-    return true;
-}
-
 enum status file_write_atomic(const char *path, const void *bytes, size_t length)
 {
     const char *fault = file_path_problem(path);
@@ -107,7 +93,7 @@ enum status file_write_atomic(const char *path, const void *bytes, size_t length
     file_temporary_sweep(path);
     TRY(file_temporary_create(path, &file));
     enum status status =
-        write_all(file.fd, bytes, length) ? OK : fail(IO_ERROR, "%s: %s", path, strerror(errno));
+        file_temporary_write(&file, bytes, length, 0) ? OK : fail(IO_ERROR, "%s: %s", path, strerror(errno));
     if (status == OK)
         status = file_temporary_commit(&file, path);
     file_temporary_discard(&file);

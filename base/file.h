@@ -14,24 +14,16 @@
 #include "base/text.h"
 
 struct file_temporary {
-    struct text path;           // the temporary name; empty after commit or removal
-    int fd;                     // -1: none
-    int64_t huge_at, huge_last; // file_temporary_expect()
-    bool past_cache, is_direct; // file_temporary_pass_cache(); whether O_DIRECT is set
+    struct text path;               // the temporary name; empty after commit or removal
+    int fd;                         // -1: none
+    bool is_direct, refuses_direct; // O_DIRECT is set; the file system does not support it
 };
 
 /* Creates an empty file next to `path`. IO_ERROR. */
 MUST_USE enum status file_temporary_create(const char *path, struct file_temporary *out);
-/* Announces the size of a file that is written from its beginning to its end. On a tmpfs it is then kept in
- * huge pages as far as these are filled: reading and writing them is faster. Before Linux 6.1 the tmpfs must
- * be mounted with huge=advise, within_size or always. Elsewhere, and where none is free, nothing changes. */
-void file_temporary_expect(struct file_temporary *file, int64_t bytes);
-/* From now on what is written from a multiple of FILE_DIRECT_BYTES in memory, to one in the file, and as many
- * bytes, bypasses the page cache (O_DIRECT), where the file system can: the kernel then neither copies it nor
- * keeps pages of it. */
+/* Uses O_DIRECT, which bypasses the page cache, if address, length and offset are multiples of
+ * FILE_DIRECT_BYTES and the file system supports it. Returns false with errno. */
 enum { FILE_DIRECT_BYTES = 4096 };
-void file_temporary_pass_cache(struct file_temporary *file);
-/* Returns false with errno. */
 bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t length, int64_t offset);
 /* Makes the content durable, then the name. On failure the file remains under its temporary name. */
 MUST_USE enum status file_temporary_commit(struct file_temporary *file, const char *path);

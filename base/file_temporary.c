@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/file.h"
 
-#include "base/machine.h"
 #include "base/progress.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 /* Between the file name and the 16 hex digits of the token. */
@@ -63,55 +59,6 @@ enum status file_temporary_create(const char *path, struct file_temporary *out)
 
 /* ---- writing ---- */
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
-enum { STAT_BLOCK_BYTES = 512 };
-
-void file_temporary_expect(struct file_temporary *file, int64_t bytes)
-{
-    struct statfs info;
-    const int64_t last = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if (last > 0 && fstatfs(file->fd, &info) == 0 && info.f_type == TMPFS_MAGIC &&
-        ftruncate(file->fd, bytes) == 0)
-        file->huge_last = last;
-}
-
-/* Has the first page made by a fault, the only way to a huge one on a tmpfs with huge=advise; if it is small,
- * has it replaced by a huge one, which Linux 6.1 does whatever the tmpfs was mounted with. Unlike a store,
- * neither ends in a signal if the tmpfs is full. */
-static bool make_huge(int fd, char *page)
-{
-    struct stat before, after;
-    if (fstat(fd, &before) != 0 || madvise(page, HUGE_PAGE_BYTES, MADV_HUGEPAGE) != 0 ||
-        madvise(page, 1, MADV_POPULATE_WRITE) != 0 || fstat(fd, &after) != 0)
-        return false;
-    return after.st_blocks - before.st_blocks >= HUGE_PAGE_BYTES / STAT_BLOCK_BYTES ||
-           huge_pages_collapse(page, HUGE_PAGE_BYTES);
-}
-
-/* Makes a huge page of a hole: in a mapping at a multiple of its size. */
-static bool add_huge_page(int fd, int64_t offset)
-{
-    char *reserved = mmap(NULL, 2 * (size_t)HUGE_PAGE_BYTES, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (reserved == MAP_FAILED)
-        return false;
-    char *page = reserved + (HUGE_PAGE_BYTES - (uintptr_t)reserved % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
-    if (mmap(page, HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) ==
-        MAP_FAILED)
-        return false; // the addresses may be in use for something else now
-    const bool good = make_huge(fd, page);
-    munmap(reserved, 2 * (size_t)HUGE_PAGE_BYTES);
-    return good;
-}
-
-void file_temporary_pass_cache(struct file_temporary *file)
-{
-    file->past_cache = true;
-}
-
 /* Sets or clears O_DIRECT; not at all where the file system refuses it. */
 static void set_direct(struct file_temporary *file, bool direct)
 {
@@ -121,7 +68,7 @@ static void set_direct(struct file_temporary *file, bool direct)
     if (flags >= 0 && fcntl(file->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0)
         file->is_direct = direct;
     else
-        file->past_cache = false;
+        file->refuses_direct = true;
 }
 
 static bool is_aligned(const void *bytes, size_t length, int64_t offset)
@@ -132,18 +79,14 @@ static bool is_aligned(const void *bytes, size_t length, int64_t offset)
 bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t length, int64_t offset)
 {
     const char *at = bytes;
-    for (; file->huge_at < file->huge_last && file->huge_at < offset + (int64_t)length;
-         file->huge_at += HUGE_PAGE_BYTES)
-        if (!add_huge_page(file->fd, file->huge_at))
-            file->huge_last = 0; // the other pages will not be huge either
     while (length > 0) {
-        set_direct(file, file->past_cache && is_aligned(at, length, offset));
+        set_direct(file, !file->refuses_direct && is_aligned(at, length, offset));
         const ssize_t put = pwrite(file->fd, at, length, (off_t)offset);
         if (put < 0 && errno == EINTR)
             continue;
         // Other multiples are needed here, or the disk cannot reach this memory.
         if (put < 0 && (errno == EINVAL || errno == EFAULT) && file->is_direct) {
-            file->past_cache = false;
+            file->refuses_direct = true;
             continue;
         }
         if (put == 0)

@@ -7,31 +7,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
-
-/* ---- huge pages ---- */
-
-void *huge_pages_alloc(size_t bytes)
-{
-    const size_t huge_bytes = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    void *out;
-    // (Not aligned_alloc(), which may demand a multiple of the alignment.)
-    if (posix_memalign(&out, huge_bytes > 0 ? HUGE_PAGE_BYTES : 64, bytes) != 0)
-        return NULL;
-    if (huge_bytes > 0)
-        (void)madvise(out, huge_bytes, MADV_HUGEPAGE); // a kernel without them gives small ones
-    return out;
-}
-
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
-bool huge_pages_collapse(void *data, size_t bytes)
-{
-    return madvise(data, bytes, MADV_COLLAPSE) == 0;
-}
 
 /* ---- cgroups ---- */
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* CPUs and memory available to this process; memory in huge pages.
+/* CPUs and memory available to this process.
  *
  *   CPUs     the affinity mask (taskset, mpirun --bind-to, srun --cpu-bind), and the CPU quota of the cgroup
  *            (docker --cpus, a Slurm or Kubernetes limit)
@@ -24,19 +24,6 @@ void machine_query(struct machine *out);
 /* Returns the CPU threads of each of `ranks` ranks of this machine, of which `here` are threads of this
  * process: an equal share of the CPUs of the job, at most those available to this process. At least 1. */
 int machine_threads(const struct machine *machine, int ranks, int here);
-
-/* ---- huge pages ---- */
-
-/* Where the kernel gives them, address translation takes less of a step, and a disk takes 4 MiB in one
- * request instead of four, since a request has only some 254 pieces of consecutive memory. */
-enum { HUGE_PAGE_BYTES = 1 << 21 };
-
-/* Returns memory for free(), or NULL. From HUGE_PAGE_BYTES on it begins at a multiple of that and is in huge
- * pages, as far as it fills them; smaller memory begins at a multiple of 64. */
-void *huge_pages_alloc(size_t bytes);
-/* Has small pages, which such memory has if it was used before, replaced by huge ones (Linux 6.1). Returns
- * false if they remain. */
-bool huge_pages_collapse(void *data, size_t bytes);
 
 /* ---- kernel files ---- */
 

@@ -72,6 +72,27 @@ def test_large():
     shutil.rmtree("large")
 
 
+def peak_bytes(*words):
+    with subprocess.Popen([CUBOID, "checkpoint", *words], stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, words
+    return 1024 * usage.ru_maxrss
+
+
+def test_many_ranks():
+    """Of 32 files with 80 MB in all, only blocks of a few are in memory."""
+    train("many", "model.vocab_size=2048", "model.hidden_size=384", "model.num_layers=3")
+    peak_bytes("reshard", "many", "-o", "many-32", "dp=32", "train.global_batch_size=32")
+    most = 64 * MIB + 2 * 2048 * 384 * 4
+    for words in [("inspect", "--verify", "many-32"), ("diff", "many-32", "many-32"),
+                  ("reshard", "many-32", "-o", "many-1", "dp=1")]:
+        bytes_used = peak_bytes(*words)
+        assert bytes_used < most or "unlimited" in sys.argv, f"{words}: {bytes_used} bytes, not below {most}"
+    for folder in ("many", "many-32", "many-1"):
+        shutil.rmtree(folder)
+
+
 def data_of(folder):
     """The bytes after the header of each rank's file, but for rank 0, where the order of replicated state is free."""
     found = {}
@@ -181,5 +202,6 @@ with tempfile.TemporaryDirectory() as scratch:
     test_damage()
     if "unlimited" not in sys.argv:  # its subject is memory
         test_large()
+        test_many_ranks()
     os.chdir("/")
 print("checkpoint command: ok")

@@ -67,8 +67,7 @@ GRAPH = {
 }
 
 # Folders that need no README.
-NO_README = ["", ".ci", ".github/*", "docs/schedules", "docs/precision", "docs/gpu", "tests/emulator/include/*",
-             "tests/checkpoint/version-*"]
+NO_README = ["", ".ci", ".github/*", "docs/schedules", "docs/precision", "docs/gpu", "tests/emulator/include/*"]
 
 # The map of the source, and the headers that it need not name: private to a device's folder, tools, tests.
 MAP = "docs/reading.md"

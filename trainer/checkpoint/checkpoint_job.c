@@ -267,10 +267,8 @@ enum status save_job_begin(struct save_job *job, const struct save_identity *ide
     enum status status =
         checkpoint_writer_create(path.chars, identity, job->shards, job->count, &job->writer);
     text_free(&path);
-    if (status == OK) {
-        checkpoint_writer_pass_cache(job->writer);
+    if (status == OK)
         status = write_unstaged(job);
-    }
     return status == OK ? copy_staged(job) : status;
 }
 

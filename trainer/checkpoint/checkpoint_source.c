@@ -111,19 +111,15 @@ static enum status open_file(struct checkpoint_source *s, int index)
     return OK;
 }
 
-/* Keeps only the newest file mapped, and a block of the recent ones. */
+/* Keeps a block of the recent files only. */
 static void set_newest(struct checkpoint_source *s, int index)
 {
     int at = 0;
-    if (s->recent[0] == index)
-        return;
     while (at < SOURCE_RECENT - 1 && s->recent[at] != index)
         at++;
-    const int first = s->recent[0], oldest = s->recent[at];
-    if (first >= 0 && s->files[first].open != NULL)
-        checkpoint_file_rest(s->files[first].open, true);
+    const int oldest = s->recent[at];
     if (oldest >= 0 && oldest != index && s->files[oldest].open != NULL)
-        checkpoint_file_rest(s->files[oldest].open, false);
+        checkpoint_file_free_block(s->files[oldest].open);
     memmove(&s->recent[1], &s->recent[0], (size_t)at * sizeof s->recent[0]);
     s->recent[0] = index;
 }
@@ -368,7 +364,7 @@ static enum status read_in_place(struct checkpoint_file *file, const struct safe
     for (int64_t at = 0; at < tensor->bytes; at += BYTES) {
         const int64_t bytes = tensor->bytes - at < BYTES ? tensor->bytes - at : BYTES;
         rank_context_set_action("load a checkpoint");
-        TRY(checkpoint_file_copy(file, tensor, at, (size_t)bytes, (char *)local + at));
+        TRY(checkpoint_file_read(file, tensor, at, (size_t)bytes, (char *)local + at));
     }
     return OK;
 }

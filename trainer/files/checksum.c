@@ -21,11 +21,6 @@ struct checksum *checksum_begin(void)
     return (struct checksum *)state;
 }
 
-void checksum_restart(struct checksum *sum)
-{
-    XXH3_64bits_reset((XXH3_state_t *)sum);
-}
-
 void checksum_add(struct checksum *sum, const void *bytes, size_t length)
 {
     XXH3_64bits_update((XXH3_state_t *)sum, bytes, length);

@@ -12,7 +12,6 @@ uint64_t checksum_of(const void *bytes, size_t length);
 /* The same for a stream, in parts of any length. */
 struct checksum;
 struct checksum *checksum_begin(void); // NULL if out of memory
-void checksum_restart(struct checksum *sum);
 void checksum_add(struct checksum *sum, const void *bytes, size_t length);
 uint64_t checksum_now(const struct checksum *sum);
 void checksum_free(struct checksum *sum); // accepts NULL

@@ -7,7 +7,6 @@
 #include "trainer/checkpoint/format/safetensors.h"
 
 #include "trainer/files/checksum.h"
-#include "trainer/files/stream_copy.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -359,52 +358,4 @@ Test(checksum, is_xxh3)
     cr_expect_eq(checksum_of("cuboid", 6), 0x7918a3f665d30aeeU);
     cr_expect_eq(checksum_of(bytes, 200), 0xc06367d405bdc71dU);
     cr_expect_eq(checksum_of(bytes, sizeof bytes), 0xa092d73116291201U);
-}
-
-/* ---- copies past the caches ---- */
-
-/* Every alignment of both ends, and sizes around those that are copied in lines; nothing else changes. */
-Test(stream_copy, copies_exactly_the_bytes)
-{
-    enum { MOST = 300, ROOM = 80 };
-    unsigned char from[MOST + ROOM], to[MOST + 2 * ROOM];
-    for (size_t i = 0; i < sizeof from; i++)
-        from[i] = (unsigned char)(i * 31 % 251 + 1);
-    for (size_t size = 0; size <= MOST; size += size < 140 ? 1 : 37)
-        for (size_t at = 0; at < 64; at++) {
-            const size_t source = at * 7 % ROOM;
-            memset(to, 0, sizeof to);
-            stream_copy(to + at, from + source, size);
-            cr_assert_eq(memcmp(to + at, from + source, size), 0, "%zu bytes to %zu", size, at);
-            for (size_t i = 0; i < sizeof to; i++)
-                cr_assert(to[i] == 0 || (i >= at && i < at + size), "%zu bytes to %zu: byte %zu", size, at,
-                          i);
-        }
-}
-
-/* A part of a block, at its beginning, inside, at its end or all of it, to every alignment. */
-Test(stream_copy, computes_the_checksum_of_all_and_copies_a_part)
-{
-    enum { BYTES = 9000, ROOM = 64 };
-    static const size_t ends[] = {0, 1, 63, 64, 65, 2047, 2048, 2049, 4096, 6000, BYTES - 1, BYTES};
-    enum { ENDS = sizeof ends / sizeof *ends };
-    unsigned char from[BYTES], to[BYTES + 2 * ROOM];
-    struct checksum *sum = checksum_begin();
-    cr_assert_not_null(sum);
-    for (size_t i = 0; i < sizeof from; i++)
-        from[i] = (unsigned char)(i * 31 % 251 + 1);
-    for (size_t a = 0; a < ENDS; a++)
-        for (size_t b = a; b < ENDS; b++)
-            for (size_t at = 0; at < ROOM; at += 4) {
-                const size_t begin = ends[a], size = ends[b] - begin;
-                memset(to, 0, sizeof to);
-                cr_assert_eq(stream_copy_checksum(sum, from, BYTES, begin, size, to + at),
-                             checksum_of(from, BYTES));
-                cr_assert_eq(memcmp(to + at, from + begin, size), 0, "%zu from %zu to %zu", size, begin, at);
-                for (size_t i = 0; i < at; i++)
-                    cr_assert_eq(to[i], 0);
-                for (size_t i = at + size; i < sizeof to; i++)
-                    cr_assert_eq(to[i], 0);
-            }
-    checksum_free(sum);
 }

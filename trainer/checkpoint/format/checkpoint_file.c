@@ -2,9 +2,7 @@
 #include "trainer/checkpoint/format/checkpoint_file.h"
 
 #include "base/file.h"
-#include "base/machine.h"
 #include "trainer/files/checksum.h"
-#include "trainer/files/stream_copy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,17 +29,14 @@ static int64_t blocks_of(int64_t bytes)
 
 /* ---- writing ---- */
 
-_Static_assert(CHECKPOINT_WRITE_BYTES % HUGE_PAGE_BYTES == 0, "a request of the disk needs more pages");
-
 struct checkpoint_writer {
     struct safetensors_writer *file;
     struct save_identity identity;
     const struct shard *shards;
     int count;
     struct text sums;      // of all complete blocks
-    unsigned char *buffer; // [CHECKPOINT_WRITE_BYTES]
+    unsigned char *buffer; // [CHECKPOINT_WRITE_BYTES], aligned for O_DIRECT
     size_t filled;         // bytes in `buffer`
-    bool past_cache;       // checkpoint_writer_pass_cache()
 };
 
 static enum status create_file(struct checkpoint_writer *w, const char *path)
@@ -49,12 +44,11 @@ static enum status create_file(struct checkpoint_writer *w, const char *path)
     int64_t data = 0;
     size_t metadata = 256; // for the keys version, run, save and step
     struct safetensors_tensor *list = calloc((size_t)w->count + 1, sizeof *list);
-    w->buffer = huge_pages_alloc(CHECKPOINT_WRITE_BYTES);
+    w->buffer = aligned_alloc(FILE_DIRECT_BYTES, CHECKPOINT_WRITE_BYTES);
     if (list == NULL || w->buffer == NULL) {
         free(list);
         return fail(NO_MEMORY, "%s: no memory to write it", path);
     }
-    (void)huge_pages_collapse(w->buffer, CHECKPOINT_WRITE_BYTES); // else it is slower
     for (int i = 0; i < w->count; i++) {
         const struct shard *shard = &w->shards[i];
         char text[SHARD_TEXT_CHARS];
@@ -88,12 +82,6 @@ enum status checkpoint_writer_create(const char *path, const struct save_identit
     return status;
 }
 
-void checkpoint_writer_pass_cache(struct checkpoint_writer *w)
-{
-    w->past_cache = true;
-    safetensors_pass_cache(w->file);
-}
-
 /* Adds the checksums of consecutive blocks, of which the last may be shorter, and writes them. */
 static enum status write_blocks(struct checkpoint_writer *w, const unsigned char *blocks, size_t bytes)
 {
@@ -113,12 +101,11 @@ static enum status flush(struct checkpoint_writer *w)
     return filled > 0 ? write_blocks(w, w->buffer, filled) : OK;
 }
 
-/* Whether a block of the file begins at `at` and can be written from there. Past the page cache the memory
- * must be aligned, too. */
+/* Whether a block of the file begins at `at`, which is aligned for O_DIRECT. */
 static bool is_whole_block(const struct checkpoint_writer *w, const unsigned char *at, size_t length)
 {
     return length >= CHECKPOINT_BLOCK_BYTES && w->filled % CHECKPOINT_BLOCK_BYTES == 0 &&
-           (!w->past_cache || (uintptr_t)at % FILE_DIRECT_BYTES == 0);
+           (uintptr_t)at % FILE_DIRECT_BYTES == 0;
 }
 
 enum status checkpoint_writer_append(struct checkpoint_writer *w, const void *bytes, size_t length)
@@ -198,12 +185,9 @@ struct checkpoint_file {
     struct text path;
     struct safetensors *tensors;
     struct save_identity identity;
-    const char *sums;      // of the blocks; points into the header
-    unsigned char *buffer; // [CHECKPOINT_BLOCK_BYTES]; NULL: not needed so far
-    const char *block;     // the last block, in the buffer or mapped; NULL: no longer mapped
-    int64_t block_at;      // index of that block; -1: none
-    bool verified;         // that block
-    struct checksum *sum;
+    const char *sums;     // of the blocks; points into the header
+    unsigned char *block; // [CHECKPOINT_BLOCK_BYTES], verified; NULL: not needed so far
+    int64_t block_at;     // index of that block; -1: none
 };
 
 static enum status lacks(const struct checkpoint_file *f, const char *key)
@@ -242,10 +226,8 @@ enum status checkpoint_file_open(const char *path, struct checkpoint_file **out)
     if (f == NULL)
         return fail(NO_MEMORY, "%s: no memory to read it", path);
     f->block_at = -1;
-    f->sum = checksum_begin();
     text_add(&f->path, "%s", path);
-    enum status status = f->sum != NULL ? safetensors_open(path, &f->tensors)
-                                        : fail(NO_MEMORY, "%s: no memory to read it", path);
+    enum status status = safetensors_open(path, &f->tensors);
     if (status == OK)
         status = read_metadata(f);
     if (status == OK)
@@ -261,20 +243,15 @@ void checkpoint_file_close(struct checkpoint_file *f)
         return;
     safetensors_close(f->tensors);
     text_free(&f->path);
-    checksum_free(f->sum);
-    free(f->buffer);
+    free(f->block);
     free(f);
 }
 
-void checkpoint_file_rest(struct checkpoint_file *f, bool keep_block)
+void checkpoint_file_free_block(struct checkpoint_file *f)
 {
-    if (f->block != (const char *)f->buffer || !keep_block)
-        f->block = NULL;
-    safetensors_unmap(f->tensors);
-    if (keep_block)
-        return;
-    free(f->buffer);
-    f->buffer = NULL;
+    free(f->block);
+    f->block = NULL;
+    f->block_at = -1;
 }
 
 const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *f)
@@ -308,13 +285,14 @@ static size_t bytes_of_block(const struct checkpoint_file *f, int64_t index)
     return left < CHECKPOINT_BLOCK_BYTES ? (size_t)left : CHECKPOINT_BLOCK_BYTES;
 }
 
-/* Compares the checksum of a block with that of the header. */
-static enum status verify_block(const struct checkpoint_file *f, int64_t index, uint64_t sum)
+/* Reads a block and compares its checksum with that of the header. */
+static enum status read_block(const struct checkpoint_file *f, int64_t index, void *out)
 {
     char expected[HEX_CHARS], found[HEX_CHARS];
+    TRY(safetensors_read_data(f->tensors, index * CHECKPOINT_BLOCK_BYTES, bytes_of_block(f, index), out));
     memcpy(expected, f->sums + index * SUM_CHARS, SUM_CHARS);
     expected[SUM_CHARS] = 0;
-    hex_text(sum, found);
+    hex_text(checksum_of(out, bytes_of_block(f, index)), found);
     return strcmp(expected, found) == 0
                ? OK
                : fail(BAD_CHECKPOINT,
@@ -322,85 +300,38 @@ static enum status verify_block(const struct checkpoint_file *f, int64_t index, 
                       f->path.chars, (long long)index, found, expected);
 }
 
-/* Reads and verifies a block. */
-static enum status read_block(const struct checkpoint_file *f, int64_t index, void *out)
-{
-    TRY(safetensors_read_data(f->tensors, index * CHECKPOINT_BLOCK_BYTES, bytes_of_block(f, index), out));
-    return verify_block(f, index, checksum_of(out, bytes_of_block(f, index)));
-}
-
-/* Maps a block, or reads it. */
+/* Reads a block into f->block, unless it is there. */
 static enum status load_block(struct checkpoint_file *f, int64_t index)
 {
-    if (f->block_at == index && f->block != NULL)
+    if (f->block_at == index)
         return OK;
-    const int64_t begin = index * CHECKPOINT_BLOCK_BYTES;
-    const size_t bytes = bytes_of_block(f, index);
-    f->block = safetensors_map_data(f->tensors, begin, bytes);
-    f->verified = f->verified && f->block_at == index && f->block != NULL;
     f->block_at = -1;
-    if (f->block == NULL) {
-        f->buffer = f->buffer != NULL ? f->buffer : malloc(CHECKPOINT_BLOCK_BYTES);
-        if (f->buffer == NULL)
-            return fail(NO_MEMORY, "%s: no memory to read it", f->path.chars);
-        TRY(safetensors_read_data(f->tensors, begin, bytes, f->buffer));
-        f->block = (const char *)f->buffer;
-    }
+    f->block = f->block != NULL ? f->block : malloc(CHECKPOINT_BLOCK_BYTES);
+    if (f->block == NULL)
+        return fail(NO_MEMORY, "%s: no memory to read it", f->path.chars);
+    TRY(read_block(f, index, f->block));
     f->block_at = index;
     return OK;
 }
 
-/* Copies a part of a block, and verifies the block. */
-static enum status copy_block(struct checkpoint_file *f, int64_t index, int64_t inside, size_t length,
-                              bool past_caches, void *out)
-{
-    TRY(load_block(f, index));
-    uint64_t sum = 0;
-    const size_t bytes = bytes_of_block(f, index);
-    if (past_caches && f->verified)
-        stream_copy(out, f->block + inside, length);
-    else if (past_caches)
-        sum = stream_copy_checksum(f->sum, f->block, bytes, (size_t)inside, length, out);
-    else
-        memcpy(out, f->block + inside, length);
-    if (f->verified)
-        return OK;
-    f->block_at = -1;
-    TRY(verify_block(f, index, past_caches ? sum : checksum_of(f->block, bytes)));
-    f->block_at = index;
-    f->verified = true;
-    return OK;
-}
-
-/* past_caches: the destination is not read soon. */
-static enum status read_bytes(struct checkpoint_file *f, const struct safetensors_tensor *tensor,
-                              int64_t from, size_t length, bool past_caches, void *out)
+enum status checkpoint_file_read(struct checkpoint_file *f, const struct safetensors_tensor *tensor,
+                                 int64_t from, size_t length, void *out)
 {
     char *to = out;
     CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
     for (int64_t at = tensor->offset_bytes + from; length > 0;) {
-        int64_t inside = at % CHECKPOINT_BLOCK_BYTES;
-        size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
-               take = length < available ? length : available;
-        if (take == CHECKPOINT_BLOCK_BYTES && !past_caches) // a whole block needs no copy
-            TRY(read_block(f, at / CHECKPOINT_BLOCK_BYTES, to));
-        else
-            TRY(copy_block(f, at / CHECKPOINT_BLOCK_BYTES, inside, take, past_caches, to));
+        const int64_t index = at / CHECKPOINT_BLOCK_BYTES, inside = at % CHECKPOINT_BLOCK_BYTES;
+        const size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
+                     take = length < available ? length : available;
+        if (take == CHECKPOINT_BLOCK_BYTES) { // a whole block needs no copy
+            TRY(read_block(f, index, to));
+        } else {
+            TRY(load_block(f, index));
+            memcpy(to, f->block + inside, take);
+        }
         to += take;
         at += (int64_t)take;
         length -= take;
     }
     return OK;
-}
-
-enum status checkpoint_file_read(struct checkpoint_file *file, const struct safetensors_tensor *tensor,
-                                 int64_t from, size_t length, void *out)
-{
-    return read_bytes(file, tensor, from, length, false, out);
-}
-
-enum status checkpoint_file_copy(struct checkpoint_file *file, const struct safetensors_tensor *tensor,
-                                 int64_t from, size_t length, void *out)
-{
-    return read_bytes(file, tensor, from, length, true, out);
 }

@@ -16,9 +16,7 @@
 #include "trainer/checkpoint/checkpoint_shard.h"
 
 enum { CHECKPOINT_VERSION = 3, CHECKPOINT_BLOCK_BYTES = 1 << 20 };
-/* Blocks written at once. In huge pages a disk takes them in one request: on a virtual machine whose disk is
- * served by its host, 1 GB takes 0.4 to 0.9 s of a core, and 1.6 to 2.2 s in requests from small pages
- * (tools/benchmarks/write_cost.py). */
+/* Blocks are written this many bytes at a time. */
 enum { CHECKPOINT_WRITE_BYTES = 4 * CHECKPOINT_BLOCK_BYTES };
 enum { RUN_CHARS = 33, SAVE_CHARS = 17 };
 
@@ -41,10 +39,8 @@ struct checkpoint_writer;
 MUST_USE enum status checkpoint_writer_create(const char *path, const struct save_identity *identity,
                                               const struct shard *shards, int count,
                                               struct checkpoint_writer **out);
-/* What is appended from now on bypasses the page cache where it can, which is faster, takes no pages from
- * other programs, and less from threads that compute meanwhile. */
-void checkpoint_writer_pass_cache(struct checkpoint_writer *writer);
-/* Appends the next bytes of the data. */
+/* Appends the next bytes of the data. They bypass the page cache where the file system supports it, so that a
+ * save in the background takes neither a copy nor memory from the steps. */
 MUST_USE enum status checkpoint_writer_append(struct checkpoint_writer *writer, const void *bytes,
                                               size_t length);
 /* Call it after all data: writes the header, syncs to disk, and renames the file to PATH. */
@@ -65,19 +61,13 @@ void checkpoint_file_close(struct checkpoint_file *file); // accepts NULL
 
 const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file);
 const struct save_identity *checkpoint_file_identity(const struct checkpoint_file *file);
-/* Call it when another file is read next: unmaps up to 8 MiB of a file on a tmpfs with huge pages. Unless
- * keep_block, frees the block that was read last, too. */
-void checkpoint_file_rest(struct checkpoint_file *file, bool keep_block);
+/* Frees the block that was read last. */
+void checkpoint_file_free_block(struct checkpoint_file *file);
 /* Returns the shard stored in a tensor of the file, except for its file index. */
 MUST_USE enum status checkpoint_file_shard(const struct checkpoint_file *file,
                                            const struct safetensors_tensor *tensor, struct shard *out);
 /* Reads `length` bytes of the tensor starting at byte `from`. If a checksum differs, `out` is written all the
  * same. */
 MUST_USE enum status checkpoint_file_read(struct checkpoint_file *file,
-                                          const struct safetensors_tensor *tensor, int64_t from,
-                                          size_t length, void *out);
-/* The same for a destination that is not read soon, and faster: it goes past the caches from the file in
- * memory, or from a block in a cache to which the kernel copies. */
-MUST_USE enum status checkpoint_file_copy(struct checkpoint_file *file,
                                           const struct safetensors_tensor *tensor, int64_t from,
                                           size_t length, void *out);

@@ -2,7 +2,6 @@
 #include "trainer/checkpoint/format/safetensors.h"
 
 #include "trainer/files/checksum.h"
-#include "trainer/files/file_window.h"
 #include "trainer/files/json_read.h"
 
 #include <errno.h>
@@ -30,9 +29,7 @@ _Static_assert(sizeof dtypes / sizeof *dtypes == SAFETENSORS_DTYPES, "one row fo
 
 struct safetensors {
     struct text path;
-    int file;        // -1: none
-    bool huge_pages; // on a tmpfs
-    struct file_window window;
+    int file;                         // -1: none
     int64_t file_bytes, header_bytes; // header_bytes: before the data
     uint64_t header_checksum;
     json_t *header; // owns names and metadata
@@ -282,7 +279,6 @@ enum status safetensors_open(const char *path, struct safetensors **out)
         return fail(NO_MEMORY, "%s: no memory to read it", path);
     f->file = -1;
     enum status status = open_file(f, path);
-    f->huge_pages = status == OK && file_window_open_huge(&f->window, f->file, f->file_bytes);
     if (status == OK)
         *out = f;
     else
@@ -294,7 +290,6 @@ void safetensors_close(struct safetensors *f)
 {
     if (f == NULL)
         return;
-    file_window_close(&f->window);
     if (f->file >= 0)
         close(f->file);
     json_decref(f->header);
@@ -356,23 +351,4 @@ enum status safetensors_read_data(const struct safetensors *f, int64_t from, siz
     CHECK(from >= 0 && from <= safetensors_data_bytes(f) &&
           length <= (size_t)(safetensors_data_bytes(f) - from));
     return read_at(f, out, length, f->header_bytes + from);
-}
-
-void safetensors_unmap(struct safetensors *f)
-{
-    file_window_close(&f->window);
-}
-
-const void *safetensors_map_data(struct safetensors *f, int64_t from, size_t length)
-{
-    CHECK(from >= 0 && from <= safetensors_data_bytes(f) && length <= SAFETENSORS_MAP_BYTES &&
-          length <= (size_t)(safetensors_data_bytes(f) - from));
-    const int64_t begin = f->header_bytes + from, end = begin + (int64_t)length;
-    if (!f->huge_pages)
-        return NULL;
-    const struct file_window *window = &f->window;
-    const bool inside = begin >= window->at && end <= window->at + window->bytes;
-    if (!inside && !file_window_move(&f->window, f->file, f->file_bytes, begin))
-        return NULL;
-    return window->data + (begin - window->at);
 }

@@ -79,12 +79,6 @@ MUST_USE enum status safetensors_read(const struct safetensors *file, const stru
 /* Reads `length` bytes of the data section starting at byte `from`. */
 MUST_USE enum status safetensors_read_data(const struct safetensors *file, int64_t from, size_t length,
                                            void *out);
-/* The same bytes without a copy, until the next call or close, of a file on a tmpfs with huge pages; NULL:
- * use safetensors_read_data(). At most SAFETENSORS_MAP_BYTES. */
-enum { SAFETENSORS_MAP_BYTES = 1 << 20 };
-const void *safetensors_map_data(struct safetensors *file, int64_t from, size_t length);
-/* Unmaps them: what is mapped counts as resident memory. */
-void safetensors_unmap(struct safetensors *file);
 
 /* ---- writing ---- */
 
@@ -100,8 +94,6 @@ struct safetensors_writer;
 MUST_USE enum status safetensors_create(const char *path, const struct safetensors_tensor *list, int count,
                                         size_t metadata_bytes, struct safetensors_writer **out);
 /* Appends the next bytes of the data. */
-/* What is appended from now on bypasses the page cache where it can, see file_temporary_pass_cache(). */
-void safetensors_pass_cache(struct safetensors_writer *writer);
 MUST_USE enum status safetensors_append(struct safetensors_writer *writer, const void *bytes, size_t length);
 /* Call it after all data: writes the header, syncs to disk, and only then renames the file to PATH. */
 MUST_USE enum status safetensors_finish(struct safetensors_writer *writer,

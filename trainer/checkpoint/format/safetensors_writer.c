@@ -94,7 +94,6 @@ static enum status begin(struct safetensors_writer *w, const char *path,
         (wanted + SAFETENSORS_ALIGN_BYTES - 1) / SAFETENSORS_ALIGN_BYTES * SAFETENSORS_ALIGN_BYTES;
     text_free(&header);
     TRY(file_temporary_create(path, &w->file));
-    file_temporary_expect(&w->file, w->header_bytes + w->bytes);
     return OK;
 }
 
@@ -119,11 +118,6 @@ static enum status write_at(struct safetensors_writer *w, const char *bytes, siz
 }
 
 _Static_assert(SAFETENSORS_ALIGN_BYTES % FILE_DIRECT_BYTES == 0, "data cannot bypass the page cache");
-
-void safetensors_pass_cache(struct safetensors_writer *w)
-{
-    file_temporary_pass_cache(&w->file);
-}
 
 enum status safetensors_append(struct safetensors_writer *w, const void *bytes, size_t length)
 {

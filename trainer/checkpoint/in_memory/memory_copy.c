@@ -182,7 +182,6 @@ static enum status open_files(struct copier *c, const char *folder)
         if (c->bytes[c->copies[i].rank] == 0)
             continue;
         TRY(file_temporary_create(c->copies[i].path.chars, &c->copies[i].file));
-        file_temporary_expect(&c->copies[i].file, c->bytes[c->copies[i].rank]);
     }
     return OK;
 }
