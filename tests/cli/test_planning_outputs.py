@@ -13,7 +13,7 @@ import tempfile
 CUBOID = os.path.abspath(sys.argv[1])
 BASE = os.path.join(os.path.abspath(sys.argv[2]), "recipes", "gpt3-1.3b.yaml")
 A100 = ["cluster.profile=dgx-a100-80", "precision.params_dtype=bf16"]
-DOCS = os.path.join(os.path.abspath(sys.argv[2]), "docs", "planning.md")
+DOCS = os.path.join(os.path.abspath(sys.argv[2]), "docs", "internals", "prediction.md")
 FILES = {"my.yaml": open(BASE, encoding="utf-8").read(),
          "sweep.yaml": "base: my.yaml\naxes: {tp: [1, 2]}\n",
          "rows.csv": "model,step_time_s\nm,1\n",
