@@ -24,11 +24,17 @@ static void add_powers(int64_t most, struct text *out)
         text_add(out, "%s%lld", i > 1 ? ", " : "", (long long)i);
 }
 
-/* Divisors of the number of layers, and powers of two; all divide the number of ranks. */
+static int64_t odd_part(int64_t number)
+{
+    return number / (number & -number);
+}
+
+/* Divisors of the number of layers, powers of two, and these times the odd part of the number of ranks, by
+ * which a batch of a power of two cannot be divided; all divide the number of ranks. */
 static void add_pipelines(int64_t layers, int64_t ranks, struct text *out)
 {
     for (int64_t i = 1; i <= smaller(MAX_PP, layers); i++)
-        if (ranks % i == 0 && (layers % i == 0 || (i & (i - 1)) == 0))
+        if (ranks % i == 0 && (layers % i == 0 || odd_part(i) == 1 || odd_part(i) == odd_part(ranks)))
             text_add(out, "%s%lld", i > 1 ? ", " : "", (long long)i);
 }
 

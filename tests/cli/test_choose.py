@@ -108,6 +108,13 @@ def test_degrees():
     expect("without a large head they are even", not any("layout" in word for word in chosen_of(text)), (small, text))
 
 
+def test_odd_nodes():
+    """3 divides neither the 4 layers nor the batch of 16: it must be the pipeline."""
+    auto, text = planned(GPT3, *(key for key in SMALL if not key.startswith("cluster.nodes")), "cluster.nodes=3",
+                         "train.micro_batch_size=1", "parallel=auto")
+    expect("the pipeline has 3 ranks", auto["ranks"] == 24 and auto["pp"] == 3, text)
+
+
 def test_schedule(folder):
     """pipeline.schedule: auto has the times of the plan, and fits where it can."""
     keys = [GPT3, "precision.params_dtype=bf16", "cluster.profile=dgx-a100-40", "tp=1", "pp=4", "dp=1",
@@ -229,6 +236,7 @@ with tempfile.TemporaryDirectory() as temporary:
     test_best_of_all()
     test_layouts(temporary)
     test_degrees()
+    test_odd_nodes()
     test_post_validation()
     test_schedule(temporary)
     test_named_schedules()
