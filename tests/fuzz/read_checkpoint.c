@@ -3,9 +3,9 @@
  * for the rest of a reader to be reached, so these are added here unless the form leaves the bytes as they
  * are. */
 #include "tests/fuzz/fuzz.h"
-#include "trainer/checkpoint/checkpoint_lock_owner.h"
-#include "trainer/checkpoint/checkpoint_record.h"
-#include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/format/manifest.h"
+#include "trainer/checkpoint/lock_owner.h"
+#include "trainer/checkpoint/run_record.h"
 #include "trainer/files/checksum.h"
 
 #include <inttypes.h>

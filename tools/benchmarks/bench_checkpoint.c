@@ -11,8 +11,8 @@
 #include "planner/plan/memory_plan.h"
 #include "tools/benchmarks/bench_run.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_job.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
+#include "trainer/checkpoint/writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,12 +80,12 @@ static enum status rank_main(struct world *world, void *argument)
     struct bench *b = argument;
     struct rank_state state;
     struct memory_checkpoints *memory = NULL;
-    struct save_job job;
+    struct rank_writer writer;
     TRY(memory_plan_create_rank(&b->run.run, world, &state));
     TRY(memory_checkpoints_open(&state, &memory));
-    TRY(save_job_create(&state, &job));
-    const size_t bytes = save_job_bytes(&job);
-    save_job_free(&job);
+    TRY(rank_writer_create(&state, &writer));
+    const size_t bytes = rank_writer_bytes(&writer);
+    rank_writer_free(&writer);
     char *from = malloc(bytes + 1), *to = malloc(bytes + 1);
     if (from == NULL || to == NULL)
         die_of(NO_MEMORY, "no memory for %zu bytes", bytes);

@@ -11,7 +11,7 @@
 #include "planner/plan/memory_plan.h"
 #include "tools/benchmarks/bench_run.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/store.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "planner/recipe/planned_recipe.h"
-#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/run_record.h"
 
 #include <stdlib.h>
 #include <string.h>

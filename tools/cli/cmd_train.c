@@ -7,8 +7,8 @@
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/restart/restart.h"
 #include "tools/cli/train_plan.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
+#include "trainer/checkpoint/store.h"
 #include "trainer/engine/stop.h"
 #include "trainer/recipe/recipe_table.h"
 #include "trainer/run/run_dir.h"
@@ -95,8 +95,8 @@ static int find_copy(int argc, char **argv, struct text out[PRETRAINED_TOKENIZER
     int64_t step = -1;
     int count = 0;
     const bool looks = recipe != NULL && recipe->checkpoint.save != NULL && is_missing(recipe);
-    if (looks && folder_newest(recipe->checkpoint.save, INT64_MAX, &step, &skipped) == OK && step >= 0) {
-        folder_of_step(recipe->checkpoint.save, step, "", &folder);
+    if (looks && store_newest(recipe->checkpoint.save, INT64_MAX, &step, &skipped) == OK && step >= 0) {
+        store_of_step(recipe->checkpoint.save, step, "", &folder);
         count = pretrained_tokenizer_in(folder.chars, recipe, out);
     }
     text_free(&skipped);

@@ -2,12 +2,12 @@
 /* Saving: all ranks write their files, then rank 0 publishes them. */
 #include "trainer/checkpoint/checkpoint.h"
 
-#include "trainer/checkpoint/checkpoint_best.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/checkpoint_job.h"
-#include "trainer/checkpoint/checkpoint_lock.h"
-#include "trainer/checkpoint/checkpoint_texts.h"
+#include "trainer/checkpoint/best.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
+#include "trainer/checkpoint/metadata_files.h"
+#include "trainer/checkpoint/store.h"
+#include "trainer/checkpoint/store_lock.h"
+#include "trainer/checkpoint/writer.h"
 #include "trainer/engine/agree.h"
 #include "trainer/files/disk_space.h"
 
@@ -23,14 +23,14 @@ struct checkpoint_saving {
     struct rank_state *rank_state;
     struct save_ticket ticket;
     struct text folder;
-    struct save_job job;
+    struct rank_writer writer;
     struct manifest manifest; // rank 0: the state of the run at this step
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t lock; // of `reached`
     pthread_cond_t reached;
     atomic_bool copied; // the state of the rank may change, and its copy can be read
-    bool begun;         // save_job_begin() was called before the thread started
+    bool begun;         // rank_writer_begin() was called before the thread started
     struct event copy;  // begun: its end, in the stream of copies
     atomic_bool written;
     enum status status; // of writing
@@ -39,25 +39,25 @@ struct checkpoint_saving {
 
 /* ---- all ranks ---- */
 
-static enum status publish(struct checkpoint_saving *s, const struct save_texts *texts)
+static enum status publish(struct checkpoint_saving *s, const struct metadata_files *texts)
 {
     const struct run *run = s->rank_state->run;
     if (run->model_files != NULL)
         TRY(model_files_write(run->model_files, s->folder.chars));
-    TRY(save_texts_write(texts, s->folder.chars));
-    TRY(checkpoint_lock_check(run->checkpoint_lock));
-    return folder_publish(run->recipe->checkpoint.save, &s->ticket);
+    TRY(metadata_files_write(texts, s->folder.chars));
+    TRY(store_lock_check(run->checkpoint_lock));
+    return store_publish(run->recipe->checkpoint.save, &s->ticket);
 }
 
 /* Rank 0 publishes the checkpoint. */
 static enum status publish_together(struct checkpoint_saving *s)
 {
-    struct save_texts texts = {0};
+    struct metadata_files texts = {0};
     struct rank_state *w = s->rank_state;
-    enum status status = save_texts_make(&s->job, s->folder.chars, &s->manifest, &texts);
+    enum status status = metadata_files_make(&s->writer, s->folder.chars, &s->manifest, &texts);
     if (status == OK)
         status = rank_agree(w, w->world->rank == 0 ? publish(s, &texts) : OK);
-    save_texts_free(&texts);
+    metadata_files_free(&texts);
     return status;
 }
 
@@ -93,8 +93,8 @@ static enum status abandon(const struct rank_state *w, const struct save_ticket 
 {
     struct text reason = {0};
     text_add(&reason, "%s%s", status == IO_ERROR ? "checkpoint.save: " : "", fail_text());
-    if (w->world->rank == 0 && checkpoint_lock_check(w->run->checkpoint_lock) == OK &&
-        folder_abandon(w->run->recipe->checkpoint.save, ticket) != OK)
+    if (w->world->rank == 0 && store_lock_check(w->run->checkpoint_lock) == OK &&
+        store_abandon(w->run->recipe->checkpoint.save, ticket) != OK)
         print_line(stderr, "warning: %s", fail_text());
     if (status == IO_ERROR)
         explain(w, &reason);
@@ -105,8 +105,8 @@ static enum status abandon(const struct rank_state *w, const struct save_ticket 
 
 static enum status begin_save(struct rank_state *w, struct save_ticket *ticket)
 {
-    TRY(checkpoint_lock_check(w->run->checkpoint_lock));
-    return folder_begin(w->run->recipe->checkpoint.save, w->step, ticket);
+    TRY(store_lock_check(w->run->checkpoint_lock));
+    return store_begin(w->run->recipe->checkpoint.save, w->step, ticket);
 }
 
 static void reach(struct checkpoint_saving *s, atomic_bool *what)
@@ -121,7 +121,7 @@ static void reach(struct checkpoint_saving *s, atomic_bool *what)
  * of the rank: a slow disk is not a hang. */
 static void await(struct checkpoint_saving *s, const atomic_bool *what)
 {
-    int seen = atomic_load(&s->job.parts);
+    int seen = atomic_load(&s->writer.parts);
     pthread_mutex_lock(&s->lock);
     while (!atomic_load(what)) {
         struct timespec soon;
@@ -130,9 +130,9 @@ static void await(struct checkpoint_saving *s, const atomic_bool *what)
         soon.tv_sec += soon.tv_nsec / 1000000000;
         soon.tv_nsec %= 1000000000;
         (void)pthread_cond_timedwait(&s->reached, &s->lock, &soon);
-        if (atomic_load(&s->job.parts) != seen)
+        if (atomic_load(&s->writer.parts) != seen)
             progress_continue();
-        seen = atomic_load(&s->job.parts);
+        seen = atomic_load(&s->writer.parts);
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -144,11 +144,11 @@ static void *write_file(void *argument)
     if (s->begun) {
         await(s, &s->copied);
     } else {
-        s->status = save_job_begin(&s->job, &s->ticket.identity, s->folder.chars);
+        s->status = rank_writer_begin(&s->writer, &s->ticket.identity, s->folder.chars);
         reach(s, &s->copied);
     }
     if (s->status == OK)
-        s->status = save_job_finish(&s->job);
+        s->status = rank_writer_finish(&s->writer);
     if (s->status != OK)
         text_add(&s->why, "%s", fail_text());
     reach(s, &s->written);
@@ -158,18 +158,18 @@ static void *write_file(void *argument)
 static enum status prepare(struct checkpoint_saving *s, bool in_background)
 {
     struct rank_state *w = s->rank_state;
-    TRY(save_job_create(w, &s->job));
+    TRY(rank_writer_create(w, &s->writer));
     if (w->world->rank == 0)
         TRY(manifest_begin(w, &s->ticket.identity, &s->manifest));
     if (!in_background)
         return OK;
     TRY(stream_sync(w->compute));
-    save_job_stage(&s->job, w->staging.buffer.data, w->staging.buffer.bytes, w->staging.copies);
+    rank_writer_stage(&s->writer, w->staging.buffer.data, w->staging.buffer.bytes, w->staging.copies);
     // Other memory than the host's is copied by the device, while the next step runs.
-    s->begun = !s->job.is_host_memory;
+    s->begun = !s->writer.is_host_memory;
     if (!s->begun)
         return OK;
-    TRY(save_job_begin(&s->job, &s->ticket.identity, s->folder.chars));
+    TRY(rank_writer_begin(&s->writer, &s->ticket.identity, s->folder.chars));
     s->copy = stream_record(w->staging.copies);
     return OK;
 }
@@ -178,12 +178,12 @@ enum status checkpoint_reserve(struct rank_state *w)
 {
     const struct recipe_checkpoint *recipe = &w->run->recipe->checkpoint;
     const int64_t limit = recipe->staging_mb << 20;
-    struct save_job job = {.count = 0};
+    struct rank_writer writer = {.count = 0};
     if (!recipe->async_save || recipe->save == NULL)
         return OK;
-    enum status status = save_job_create(w, &job);
-    int64_t bytes = status == OK ? (int64_t)save_job_bytes(&job) : 0;
-    save_job_free(&job);
+    enum status status = rank_writer_create(w, &writer);
+    int64_t bytes = status == OK ? (int64_t)rank_writer_bytes(&writer) : 0;
+    rank_writer_free(&writer);
     bytes = limit > 0 && limit < bytes ? limit : bytes;
     if (status == OK && bytes > 0)
         status = buffer_alloc(w->device, PART_SNAPSHOT, (size_t)bytes, &w->staging.buffer);
@@ -201,7 +201,7 @@ static void saving_free(struct checkpoint_saving *s)
 {
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->reached);
-    save_job_free(&s->job);
+    rank_writer_free(&s->writer);
     manifest_free(&s->manifest);
     text_free(&s->folder);
     text_free(&s->why);
@@ -214,7 +214,7 @@ static enum status begin(struct checkpoint_saving *s, bool in_background)
     struct rank_state *w = s->rank_state;
     TRY(rank_agree(w, w->world->rank == 0 ? begin_save(w, &s->ticket) : OK));
     TRY(rank_broadcast(w, 0, &s->ticket, sizeof s->ticket));
-    folder_of_ticket(w->run->recipe->checkpoint.save, &s->ticket, &s->folder);
+    store_of_ticket(w->run->recipe->checkpoint.save, &s->ticket, &s->folder);
     return rank_agree(w, prepare(s, in_background));
 }
 
@@ -275,8 +275,8 @@ static void prune(const struct checkpoint_saving *s)
     const bool known = status == OK || best.step >= 0;
     if (status != OK)
         print_line(stderr, "warning: %s%s", fail_text(), known ? "" : "; no checkpoint is removed");
-    folder_prune(recipe->save, &s->ticket, known ? recipe->keep_last : 0, recipe->save_retain_interval,
-                 best.step);
+    store_prune(recipe->save, &s->ticket, known ? recipe->keep_last : 0, recipe->save_retain_interval,
+                best.step);
     best_remove_dangling(recipe->save);
 }
 

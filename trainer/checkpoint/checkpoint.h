@@ -7,7 +7,7 @@
  *                               recipe.yaml                the resolved recipe
  *                               manifest.json              written last: all shards, and their checksums
  *
- *   save   every rank: its shards -> its file;   rank 0: manifest, then the name (checkpoint_folder.h)
+ *   save   every rank: its shards -> its file;   rank 0: manifest, then the name (store.h)
  *   load   every rank: manifest -> the shards that overlap its slices, checksums verified, -> device
  *
  * The step determines the rest: data order and dropout are functions of it; the learning rate also depends

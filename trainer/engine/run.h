@@ -9,7 +9,7 @@
 #include "trainer/recipe/recipe.h"
 #include "trainer/trace/tracer.h"
 
-struct checkpoint_lock;
+struct store_lock;
 struct data;
 struct model_files;
 
@@ -20,13 +20,13 @@ struct run {
     bool has_callers_schedule; // it is not the run's own
     int *stage_first_layer;    // [stages + 1]
     struct mesh mesh;
-    struct step_observer observer;           // of every rank
-    struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
-    struct model_files *model_files; // for its checkpoints, of rank 0's process; NULL: none. Not owned
-    int64_t row_tokens;              // of a sequence in forward passes without training; 0: model.seq_length
-    bool is_planning;                // dry run: use the planning device, whatever the recipe says
-    struct stop *stop;               // NULL: signals are not handled
-    struct tracing tracing;          // CUBOID_TRACE
+    struct step_observer observer;      // of every rank
+    struct store_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
+    struct model_files *model_files;    // for its checkpoints, of rank 0's process; NULL: none. Not owned
+    int64_t row_tokens;     // of a sequence in forward passes without training; 0: model.seq_length
+    bool is_planning;       // dry run: use the planning device, whatever the recipe says
+    struct stop *stop;      // NULL: signals are not handled
+    struct tracing tracing; // CUBOID_TRACE
 };
 
 /* Opens the data and builds the schedule. Reports all errors before any rank starts. With

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "kernels/device_info.h"
 #include "parallel/comm.h"
-#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/run_record.h"
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/files/checksum.h"

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "layers/model.h"
-#include "trainer/checkpoint/checkpoint_best.h"
+#include "trainer/checkpoint/best.h"
 #include "trainer/run/metrics_file.h"
 
 #include <math.h>
@@ -297,7 +297,7 @@ static void print_best(const struct metrics *m)
     if (checkpoint->save == NULL || (!checkpoint->keep_best && m->best_step == m->last.step))
         return;
     struct text hint = {0}, shown = {0}, folder = {0};
-    folder_of_step(checkpoint->save, m->best_step, "", &folder); // if the link could not be renewed
+    store_of_step(checkpoint->save, m->best_step, "", &folder); // if the link could not be renewed
     if (!checkpoint->keep_best)
         text_add(&hint, " (checkpoint.keep_best=true keeps its weights)");
     else if (best_read(checkpoint->save).step == m->best_step)

@@ -3,9 +3,9 @@
 
 #include "base/file.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/checkpoint_lock_owner.h"
-#include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/format/manifest.h"
+#include "trainer/checkpoint/lock_owner.h"
+#include "trainer/checkpoint/store.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -70,7 +70,7 @@ static enum status has_checkpoint(const char *load, bool *found)
     enum status status = OK;
     *found = holds(load, "manifest.json");
     if (!*found)
-        status = folder_newest(load, INT64_MAX, &step, &skipped);
+        status = store_newest(load, INT64_MAX, &step, &skipped);
     *found = *found || step >= 0;
     if (!*found && is_job_rank_zero()) // otherwise checkpoint_load() reports it
         fputs(text_chars(&skipped), stderr);
@@ -111,7 +111,7 @@ static void fix_step(const char *load, struct text *out)
                  "%s is a single checkpoint; remove checkpoint.ckpt_step, or set checkpoint.load to the "
                  "directory that contains %s",
                  load, load);
-    else if (folder_newest(load, INT64_MAX, &newest, &skipped) == OK && newest >= 0)
+    else if (store_newest(load, INT64_MAX, &newest, &skipped) == OK && newest >= 0)
         text_add(out, "use the newest one, checkpoint.ckpt_step=%lld", (long long)newest);
     else if (holds(load, "checkpoints"))
         text_add(out, "use checkpoint.load=%s/checkpoints", load);
@@ -207,7 +207,7 @@ static enum status refuse_other_save(const struct recipe *recipe)
     int64_t step = -1;
     struct text usual = {0}, skipped = {0};
     text_add(&usual, "%s/checkpoints", recipe->logging.run_dir);
-    enum status status = name_key(folder_newest(usual.chars, INT64_MAX, &step, &skipped), "logging.run_dir",
+    enum status status = name_key(store_newest(usual.chars, INT64_MAX, &step, &skipped), "logging.run_dir",
                                   "make it readable, or set logging.run_dir to another directory");
     if (status == OK && step >= 0)
         status =
@@ -245,7 +245,7 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
     *step = -1;
     if (recipe->checkpoint.save == NULL)
         return OK;
-    enum status status = folder_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
+    enum status status = store_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
     text_free(&skipped); // loading reports it
     return name_key(status, "checkpoint.save",
                     "make it readable, or set checkpoint.save to another directory");
@@ -262,7 +262,7 @@ static int64_t step_of(const struct recipe *recipe)
         return recipe->checkpoint.ckpt_step;
     text_add(&folder, "%s%s", load, holds(load, "checkpoints") ? "/checkpoints" : "");
     if (!holds(load, "manifest.json"))
-        (void)!folder_newest(folder.chars, INT64_MAX, &step, &skipped);
+        (void)!store_newest(folder.chars, INT64_MAX, &step, &skipped);
     else if (manifest_read(load, &manifest) == OK)
         step = manifest.identity.step;
     manifest_free(&manifest);
@@ -322,7 +322,7 @@ void run_dir_free(struct run_dir *folder)
     text_free(&folder->from);
 }
 
-/* Without locks, the lease of checkpoint.save (checkpoint_lock.h) still excludes a second run. */
+/* Without locks, the lease of checkpoint.save (store_lock.h) still excludes a second run. */
 static enum status lock_folder(const struct recipe *recipe, const char *path, int fd)
 {
     const char *save = recipe->checkpoint.save;

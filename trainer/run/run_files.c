@@ -2,8 +2,8 @@
 #include "trainer/run/run_files.h"
 
 #include "base/memory.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
+#include "trainer/checkpoint/store.h"
 #include "trainer/data/data.h"
 #include "trainer/data/recipe_data.h"
 #include "trainer/tokenizer/chat/chat_template.h"
@@ -39,10 +39,9 @@ static enum status find_loaded(const struct recipe *recipe, struct text *out)
         return OK;
     text_add(&manifest, "%s/manifest.json", load);
     const bool is_folder_of_steps = access(manifest.chars, F_OK) != 0;
-    enum status status =
-        is_folder_of_steps && step < 0 ? folder_newest(load, INT64_MAX, &step, &skipped) : OK;
+    enum status status = is_folder_of_steps && step < 0 ? store_newest(load, INT64_MAX, &step, &skipped) : OK;
     if (is_folder_of_steps && step >= 0)
-        folder_of_step(load, step, "", out);
+        store_of_step(load, step, "", out);
     else if (!is_folder_of_steps)
         text_add(out, "%s", load);
     text_free(&manifest);
@@ -93,7 +92,7 @@ enum status run_files_collect(struct run *run, int64_t newest)
     run->model_files = memory_zeroed(1, sizeof *run->model_files, "the files of the tokenizer");
     enum status status = OK;
     if (newest >= 0) {
-        folder_of_step(run->recipe->checkpoint.save, newest, "", &own);
+        store_of_step(run->recipe->checkpoint.save, newest, "", &own);
         status = model_files_read(own.chars, MODEL_TOKENIZER_JSON, MODEL_CONFIG, &warnings, run->model_files);
     }
     const bool has_own = model_files_has_tokenizer(run->model_files) ||

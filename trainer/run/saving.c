@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/progress.h"
-#include "trainer/checkpoint/checkpoint_best.h"
+#include "trainer/checkpoint/best.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/engine/agree.h"
 

@@ -5,10 +5,10 @@
 #include "base/clock.h"
 #include "base/machine.h"
 #include "layers/model.h"
+#include "trainer/checkpoint/best.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_best.h"
-#include "trainer/checkpoint/checkpoint_lock.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
+#include "trainer/checkpoint/store_lock.h"
 #include "trainer/engine/agree.h"
 #include "trainer/engine/step.h"
 #include "trainer/optimizer/learning_rate.h"
@@ -490,11 +490,11 @@ static enum status run_world(struct training *training, const struct recipe *rec
 
 static enum status lock_checkpoints(const struct recipe *recipe, struct run *run)
 {
-    const struct checkpoint_lock_options options = {
+    const struct store_lock_options options = {
         .save = recipe->checkpoint.save,
         .run_dir = recipe->logging.run_dir,
     };
-    return options.save != NULL ? checkpoint_lock_acquire(&options, &run->checkpoint_lock) : OK;
+    return options.save != NULL ? store_lock_acquire(&options, &run->checkpoint_lock) : OK;
 }
 
 /* All preparation before ranks start. *folder: the lock of the run directory. */
@@ -550,7 +550,7 @@ static enum status train_until_stopped(const struct recipe *recipe, const struct
         status = run_world(&training, recipe, launcher, size);
     if (first && (status == OK || status == STOPPED))
         report_resident(atomic_load(&training.ranks), atomic_load(&training.allocated_bytes), stdout);
-    checkpoint_lock_release(training.run.checkpoint_lock);
+    store_lock_release(training.run.checkpoint_lock);
     run_files_free(&training.run);
     run_destroy(&training.run);
     run_dir_free(&training.folder);

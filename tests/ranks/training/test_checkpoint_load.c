@@ -8,8 +8,8 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_shard.h"
-#include "trainer/checkpoint/distribute/checkpoint_staging.h"
+#include "trainer/checkpoint/distribute/gather.h"
+#include "trainer/checkpoint/shard.h"
 #include "trainer/data/dataset.h"
 #include "trainer/engine/step.h"
 

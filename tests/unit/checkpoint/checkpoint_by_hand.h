@@ -3,8 +3,8 @@
 #pragma once
 
 #include "tests/unit/recipe/recipe_case.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/format/manifest.h"
+#include "trainer/checkpoint/store.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -109,8 +109,8 @@ static inline struct save_ticket begin(const char *save, int64_t step)
 {
     struct save_ticket ticket;
     struct text folder = {0}, path = {0};
-    cr_assert_eq(folder_begin(save, step, &ticket), OK, "%s", fail_text());
-    folder_of_ticket(save, &ticket, &folder);
+    cr_assert_eq(store_begin(save, step, &ticket), OK, "%s", fail_text());
+    store_of_ticket(save, &ticket, &folder);
     text_add(&path, "%s/rank-00000.safetensors", folder.chars);
     struct manifest_file file = write_tensors(path.chars, &ticket.identity);
     write_manifest(folder.chars, &ticket.identity, &file);
@@ -123,8 +123,8 @@ static inline struct save_ticket begin(const char *save, int64_t step)
 static inline void save_and_keep(const char *save, int64_t step, int64_t keep)
 {
     struct save_ticket ticket = begin(save, step);
-    cr_assert_eq(folder_publish(save, &ticket), OK, "%s", fail_text());
-    folder_prune(save, &ticket, keep, 0, -1);
+    cr_assert_eq(store_publish(save, &ticket), OK, "%s", fail_text());
+    store_prune(save, &ticket, keep, 0, -1);
 }
 
 static inline void save_one(const char *save, int64_t step)

@@ -9,10 +9,10 @@
 #include "schedules/schedule.h"
 #include "tests/fixtures/model_family.h"
 #include "tests/support/tiny.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/checkpoint_source.h"
-#include "trainer/checkpoint/distribute/checkpoint_note.h"
-#include "trainer/checkpoint/distribute/checkpoint_share.h"
+#include "trainer/checkpoint/distribute/coverage.h"
+#include "trainer/checkpoint/distribute/save_plan.h"
+#include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/store.h"
 #include "trainer/files/checksum.h"
 
 #include <fcntl.h>
@@ -119,7 +119,7 @@ static int64_t header_of(const struct save_identity *identity, const struct shar
 static enum status make_rank(const struct plan *plan, int rank, const struct save_identity *identity,
                              const char *folder, uint32_t *note_words_out)
 {
-    struct share share;
+    struct save_plan share;
     struct note note = {.bytes = 0};
     struct text header = {0}, path = {0};
     char name[MANIFEST_FILE_CHARS];
@@ -127,10 +127,10 @@ static enum status make_rank(const struct plan *plan, int rank, const struct sav
     struct shard *shards = calloc((size_t)tensors, sizeof *shards);
     uint8_t *has = calloc((size_t)tensors, 1);
     int count = 0;
-    TRY(share_of_rank(&plan->run, &plan->params, NULL, rank, &share));
+    TRY(save_plan_of_rank(&plan->run, &plan->params, NULL, rank, &share));
     for (int i = 0; i < share.count; i++)
         for (enum state state = 0; state < STATE_COUNT; state++) {
-            int index = tensor_list_index(&plan->tensors, share.parts[i].row, state);
+            int index = tensor_list_index(&plan->tensors, share.parts[i].param, state);
             struct shard *shard = &shards[count++];
             CHECK(tensor_list_at(&plan->tensors, index, shard));
             memcpy(shard->begin, share.parts[i].slice.begin, sizeof shard->begin);
@@ -147,7 +147,7 @@ static enum status make_rank(const struct plan *plan, int rank, const struct sav
     CHECK(fd >= 0 && write(fd, header.chars, header.length) == (ssize_t)header.length);
     CHECK(ftruncate(fd, note.bytes) == 0);
     close(fd);
-    share_free(&share);
+    save_plan_free(&share);
     text_free(&header);
     text_free(&path);
     free(shards);
@@ -208,22 +208,22 @@ static enum status make(const char *folder)
 static enum status find(int layout, const char *folder)
 {
     struct plan plan;
-    struct checkpoint_source source;
-    struct share share;
+    struct checkpoint_reader source;
+    struct save_plan share;
     struct rusage use;
     int pieces = 0;
     TRY(plan_open(layout, &plan));
     const int rank = plan.run.mesh.world / 2 + 77;
-    TRY(share_of_rank(&plan.run, &plan.params, NULL, rank, &share));
+    TRY(save_plan_of_rank(&plan.run, &plan.params, NULL, rank, &share));
     double begin = cpu_s();
-    TRY(checkpoint_source_open(folder, rank, &source));
+    TRY(checkpoint_reader_open(folder, rank, &source));
     for (int i = 0; i < share.count; i++)
         for (enum state state = 0; state < STATE_COUNT; state++) {
             char name[SHARD_NAME_CHARS];
             const struct shard *shards;
             int count;
-            state_name(state, plan.params.list[share.parts[i].row].name, name);
-            TRY(checkpoint_source_find(&source, name, &share.parts[i].slice, &shards, &count));
+            state_name(state, plan.params.list[share.parts[i].param].name, name);
+            TRY(checkpoint_reader_find(&source, name, &share.parts[i].slice, &shards, &count));
             pieces += count;
         }
     double took = cpu_s() - begin;
@@ -233,8 +233,8 @@ static enum status find(int layout, const char *folder)
     if (took > MAX_FIND_S || use.ru_maxrss > MAX_MEMORY_KB || (layout == 0 && source.opened != 1))
         return fail(OUT_OF_BOUND, "layout %d: %.3f s, %ld kB, %d files", layout, took, use.ru_maxrss,
                     source.opened);
-    checkpoint_source_close(&source);
-    share_free(&share);
+    checkpoint_reader_close(&source);
+    save_plan_free(&share);
     plan_close(&plan);
     return OK;
 }
@@ -267,7 +267,7 @@ static enum status run(const char *program)
         text_free(&path);
     }
     double begin = cpu_s();
-    TRY(folder_newest("s", INT64_MAX, &step, &skipped));
+    TRY(store_newest("s", INT64_MAX, &step, &skipped));
     double took = cpu_s() - begin;
     text_free(&skipped);
     printf("newest: step %lld in %.3f s\n", (long long)step, took);

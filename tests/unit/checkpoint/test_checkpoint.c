@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The checkpoint folder, with checkpoints made by hand: which are complete, and which files a save may
  * remove and when. Collective saves and loads are tested in tests/ranks/training/test_checkpoint.c. */
+#include "trainer/checkpoint/best.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_best.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
-#include "trainer/checkpoint/checkpoint_record.h"
-#include "trainer/checkpoint/checkpoint_source.h"
+#include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/run_record.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -90,11 +90,11 @@ Test(checkpoint, only_leftovers_of_this_run_are_removed, .init = silence)
         write_manifest(theirs[i], &ticket.identity, &file);
         text_free(&path);
     }
-    cr_assert_eq(folder_clean("s"), OK);
+    cr_assert_eq(store_clean("s"), OK);
     cr_expect_str_eq(list("s", &names), all);
     struct save_ticket ticket = begin("s", 6); // whose default name is in use
     cr_expect_eq(ticket.attempt, 2);
-    folder_abandon("s", &ticket);
+    store_abandon("s", &ticket);
     cr_expect_str_eq(list("s", &names), all);
     save_and_keep("s", 6, 1);
     cr_expect_str_eq(list("s", &names), "run.json step-00000001.old step-00000001.removed step-00000003.old "
@@ -201,13 +201,13 @@ static struct manifest publish_with_loss(int64_t step, double loss, struct save_
     struct text folder = {0}, text = {0};
     struct manifest manifest;
     *ticket = begin("s", step);
-    folder_of_ticket("s", ticket, &folder);
+    store_of_ticket("s", ticket, &folder);
     cr_assert_eq(manifest_read(folder.chars, &manifest), OK, "%s", fail_text());
     manifest.has_valid_loss = !isnan(loss);
     manifest.valid_loss = loss;
     manifest_text(&manifest, &text);
     write_in(folder.chars, "manifest.json", text.chars, text.length);
-    cr_assert_eq(folder_publish("s", ticket), OK, "%s", fail_text());
+    cr_assert_eq(store_publish("s", ticket), OK, "%s", fail_text());
     text_free(&folder);
     text_free(&text);
     return manifest;
@@ -220,7 +220,7 @@ static int64_t save_and_keep_best(int64_t step, double loss, enum status expecte
     struct best_checkpoint best;
     struct manifest manifest = publish_with_loss(step, loss, &ticket);
     cr_assert_eq(best_update("s", &manifest, &best), expected, "%s", fail_text());
-    folder_prune("s", &ticket, 1, 0, best.step);
+    store_prune("s", &ticket, 1, 0, best.step);
     manifest_free(&manifest);
     return best.step;
 }
@@ -291,7 +291,7 @@ Test(checkpoint, links_are_removed_and_their_targets_kept, .init = silence)
     cr_expect_str_eq(list("precious", &names), "rank-00000.safetensors thesis");
     for (int64_t step = 1; step <= 4; step++) {
         struct text path = {0};
-        folder_of_step(step == 1 ? "archive" : "foreign", step, "", &path);
+        store_of_step(step == 1 ? "archive" : "foreign", step, "", &path);
         cr_expect_str_eq(list(path.chars, &names), "manifest.json rank-00000.safetensors recipe.yaml");
         text_free(&path);
     }
@@ -325,7 +325,7 @@ Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
 {
     char folder[32];
     struct manifest manifest;
-    struct checkpoint_source source;
+    struct checkpoint_reader source;
     const struct shard *shards;
     int count;
     enter(folder);
@@ -340,15 +340,15 @@ Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
     const struct slice want = {.ndim = 1, .count = {4, 1}, .padded = {4, 1}};
     for (int i = 0; i < 4; i++) {
         (void)write_tensors("s/step-00000012/rank-00000.safetensors", &others[i]);
-        cr_assert_eq(checkpoint_source_open("s/step-00000012", 0, &source), OK, "%s", fail_text());
+        cr_assert_eq(checkpoint_reader_open("s/step-00000012", 0, &source), OK, "%s", fail_text());
         // A load compares layouts, which ignores errors, before it reads.
-        cr_expect_eq(checkpoint_source_file_has(&source, 0, "norm.weight", &want), i == 3, "%d", i);
-        enum status status = checkpoint_source_find(&source, "norm.weight", &want, &shards, &count);
+        cr_expect_eq(checkpoint_reader_file_has(&source, 0, "norm.weight", &want), i == 3, "%d", i);
+        enum status status = checkpoint_reader_find(&source, "norm.weight", &want, &shards, &count);
         cr_expect_eq(status, i < 3 ? BAD_CHECKPOINT : OK, "%d", i);
         if (i < 3)
             cr_expect_not_null(strstr(fail_text(), ", but the manifest is of step 12 of run "), "%s",
                                fail_text());
-        checkpoint_source_close(&source);
+        checkpoint_reader_close(&source);
     }
     leave(folder);
 }

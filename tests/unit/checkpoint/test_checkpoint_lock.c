@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Write access to a checkpoint folder: with flock() and without, after kills, and after machines stop
  * responding. Leases of other machines are written by the test. */
-#include "trainer/checkpoint/checkpoint_lock.h"
+#include "trainer/checkpoint/store_lock.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
-#include "trainer/checkpoint/checkpoint_lock_owner.h"
-#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/lock_owner.h"
+#include "trainer/checkpoint/run_record.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const struct checkpoint_lock_options kinds[] = {
+static const struct store_lock_options kinds[] = {
     {.save = "s", .renew_ms = 20, .expires_ms = 400},
     {.save = "s", .renew_ms = 20, .expires_ms = 400, .without_flock = true},
 };
@@ -39,20 +39,20 @@ static void write_owner(const char *host, const char *machine, int64_t pid, int6
     text_free(&text);
 }
 
-static void expect_rejected(const struct checkpoint_lock_options *options, const char *words)
+static void expect_rejected(const struct store_lock_options *options, const char *words)
 {
-    struct checkpoint_lock *lock = NULL;
-    cr_expect_eq(checkpoint_lock_acquire(options, &lock), BAD_RECIPE);
+    struct store_lock *lock = NULL;
+    cr_expect_eq(store_lock_acquire(options, &lock), BAD_RECIPE);
     cr_expect_not_null(strstr(fail_text(), words), "%s", fail_text());
-    checkpoint_lock_release(lock);
+    store_lock_release(lock);
 }
 
-static void expect_acquired(const struct checkpoint_lock_options *options)
+static void expect_acquired(const struct store_lock_options *options)
 {
-    struct checkpoint_lock *lock = NULL;
-    cr_expect_eq(checkpoint_lock_acquire(options, &lock), OK, "%s", fail_text());
-    cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
-    checkpoint_lock_release(lock);
+    struct store_lock *lock = NULL;
+    cr_expect_eq(store_lock_acquire(options, &lock), OK, "%s", fail_text());
+    cr_expect_eq(store_lock_check(lock), OK, "%s", fail_text());
+    store_lock_release(lock);
 }
 
 Test(checkpoint_lock, rejects_a_second_run)
@@ -63,15 +63,15 @@ Test(checkpoint_lock, rejects_a_second_run)
     snprintf(words, sizeof words, "checkpoint.save: another run is writing in s: pid %d on %s", (int)getpid(),
              host);
     for (int kind = 0; kind < 2; kind++) {
-        struct checkpoint_lock *lock = NULL;
+        struct store_lock *lock = NULL;
         enter(folder);
-        cr_assert_eq(checkpoint_lock_acquire(&kinds[kind], &lock), OK, "%s", fail_text());
+        cr_assert_eq(store_lock_acquire(&kinds[kind], &lock), OK, "%s", fail_text());
         expect_rejected(&kinds[kind], words);
         expect_rejected(&kinds[1], words);
         usleep(50000); // it is renewed meanwhile
         expect_rejected(&kinds[kind], "checkpoint.save=s-2");
-        cr_expect_eq(checkpoint_lock_check(lock), OK);
-        checkpoint_lock_release(lock);
+        cr_expect_eq(store_lock_check(lock), OK);
+        store_lock_release(lock);
         expect_acquired(&kinds[kind]);
         cr_expect_str_eq(list("s", &names), "owner.lock");
         leave(folder);
@@ -88,8 +88,8 @@ Test(checkpoint_lock, a_killed_run_can_restart_immediately)
         cr_assert_eq(pipe(pipes), 0);
         pid_t child = fork();
         if (child == 0) {
-            struct checkpoint_lock *lock = NULL;
-            bool good = checkpoint_lock_acquire(&kinds[kind], &lock) == OK;
+            struct store_lock *lock = NULL;
+            bool good = store_lock_acquire(&kinds[kind], &lock) == OK;
             if (write(pipes[1], good ? "+" : "-", 1) == 1)
                 pause();
             _exit(1);
@@ -98,7 +98,7 @@ Test(checkpoint_lock, a_killed_run_can_restart_immediately)
         expect_rejected(&kinds[kind], "another run is writing");
         cr_assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
         int64_t before = now_ms();
-        struct checkpoint_lock_options patient = kinds[kind];
+        struct store_lock_options patient = kinds[kind];
         patient.expires_ms = 60000;
         expect_acquired(&patient);
         cr_expect_lt(now_ms() - before, 20000);
@@ -129,7 +129,7 @@ Test(checkpoint_lock, the_lease_of_another_machine_expires_unless_it_is_renewed,
     char folder[32];
     for (int kind = 0; kind < 2; kind++) {
         enter(folder);
-        struct checkpoint_lock_options patient = kinds[kind];
+        struct store_lock_options patient = kinds[kind];
         patient.expires_ms = 60000;
         int64_t before = now_ms();
         write_owner("node7", "elsewhere", 1, 1);
@@ -172,11 +172,11 @@ Test(checkpoint_lock, exactly_one_of_many_acquires_it, .timeout = 60)
         cr_assert(folder_make("s") == OK && pipe(ready) == 0 && pipe(go) == 0);
         for (int i = 0; i < MANY; i++)
             if ((children[i] = fork()) == 0) {
-                struct checkpoint_lock *lock = NULL;
+                struct store_lock *lock = NULL;
                 close(go[1]);
                 while (read(go[0], &byte, 1) > 0)
                     ;
-                bool good = checkpoint_lock_acquire(&kinds[1], &lock) == OK;
+                bool good = store_lock_acquire(&kinds[1], &lock) == OK;
                 if (write(ready[1], good ? "+" : "-", 1) == 1)
                     pause();
                 _exit(1);
@@ -198,17 +198,17 @@ Test(checkpoint_lock, a_suspended_process_detects_a_lost_lease)
 {
     char folder[32];
     enter(folder);
-    struct checkpoint_lock *lock = NULL;
-    cr_assert_eq(checkpoint_lock_acquire(&kinds[0], &lock), OK, "%s", fail_text());
+    struct store_lock *lock = NULL;
+    cr_assert_eq(store_lock_acquire(&kinds[0], &lock), OK, "%s", fail_text());
     cr_assert_eq(unlink("s/owner.json"), 0); // by hand
-    cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
+    cr_expect_eq(store_lock_check(lock), OK, "%s", fail_text());
     write_in("s", "owner.json", "{", 1);
-    cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
+    cr_expect_eq(store_lock_check(lock), OK, "%s", fail_text());
     write_owner("node7", "elsewhere", 7, 1);
-    cr_expect_eq(checkpoint_lock_check(lock), IO_ERROR);
+    cr_expect_eq(store_lock_check(lock), IO_ERROR);
     cr_expect_not_null(strstr(fail_text(), "s has been taken by another run, pid 7 on node7"), "%s",
                        fail_text());
-    checkpoint_lock_release(lock);
+    store_lock_release(lock);
     cr_expect_eq(access("s/owner.json", F_OK), 0); // not ours to remove
     leave(folder);
 }
@@ -219,7 +219,7 @@ Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
     struct run_record first, second;
     enter(folder);
     cr_assert(mkdir("a", 0777) == 0 && mkdir("b", 0777) == 0);
-    struct checkpoint_lock_options a = {.save = "a/s", .run_dir = "a"}, b = {.save = "a/s", .run_dir = "b"};
+    struct store_lock_options a = {.save = "a/s", .run_dir = "a"}, b = {.save = "a/s", .run_dir = "b"};
     expect_acquired(&a);
     expect_acquired(&a);
     expect_rejected(&b, "checkpoint.save: a/s belongs to another run than logging.run_dir b; ");
@@ -232,7 +232,7 @@ Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
     cr_assert(run_record_read("a/s", &first) == OK && run_record_read("b", &second) == OK);
     cr_expect_str_eq(first.run, second.run);
     // One folder may be both the run's folder and the checkpoint folder.
-    struct checkpoint_lock_options both = {.save = "d", .run_dir = "d"};
+    struct store_lock_options both = {.save = "d", .run_dir = "d"};
     cr_assert_eq(mkdir("d", 0777), 0);
     int run_lock = open("d/lock", O_RDWR | O_CREAT, 0666); // as the run has it
     cr_assert(run_lock >= 0 && flock(run_lock, LOCK_EX | LOCK_NB) == 0);
@@ -241,7 +241,7 @@ Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
     close(run_lock);
     // Moved and copied together they stay together.
     cr_assert_eq(rename("b", "c"), 0);
-    struct checkpoint_lock_options c = {.save = "c/s", .run_dir = "c"};
+    struct store_lock_options c = {.save = "c/s", .run_dir = "c"};
     expect_acquired(&c);
     leave(folder);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The manifest, in which any field may be invalid. */
-#include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/format/manifest.h"
 
 #include "tests/support/sanitized.h"
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
-#include "trainer/checkpoint/format/checkpoint_tiling.h"
+#include "trainer/checkpoint/format/tiling.h"
 #include "trainer/files/checksum.h"
 
 #include <fcntl.h>
@@ -258,7 +258,7 @@ Test(checkpoint_manifest, one_of_another_version_is_not_skipped)
         text_add(&changed, "%s", good.chars);
         text_replace(&changed, i < 2 ? "\"version\": 3" : "\"step\": 12", cases[i][0]);
         cr_expect_eq(read_changed(&changed, true), i < 2 ? BAD_CHECKPOINT : OK);
-        cr_expect_eq(folder_newest("s", INT64_MAX, &step, &skipped), i < 2 ? BAD_CHECKPOINT : OK);
+        cr_expect_eq(store_newest("s", INT64_MAX, &step, &skipped), i < 2 ? BAD_CHECKPOINT : OK);
         text_add(&refused,
                  "s/step-00000012/manifest.json: format version %c, but this cuboid reads version 3: use %s "
                  "cuboid, or move this checkpoint to another folder to use an older one",

@@ -6,7 +6,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
-#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/run_record.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -100,8 +100,8 @@ static bool publish_and_kill(const struct save_ticket *ticket, int calls)
     pid_t child = fork();
     if (child == 0) {
         file_system->calls_left = calls;
-        if (folder_publish("s", ticket) == OK)
-            folder_prune("s", ticket, 0, 0, -1);
+        if (store_publish("s", ticket) == OK)
+            store_prune("s", ticket, 0, 0, -1);
         _exit(0);
     }
     cr_assert(child > 0 && waitpid(child, &how, 0) == child);
@@ -126,7 +126,7 @@ Test(checkpoint_replace, a_kill_at_any_call_keeps_a_checkpoint_and_leaves_no_fil
             file_system->errno_of_exchange = errors[e];
             killed = publish_and_kill(&ticket, calls);
             expect_step_2(calls);
-            cr_assert_eq(folder_clean("s"), OK, "%s", fail_text());
+            cr_assert_eq(store_clean("s"), OK, "%s", fail_text());
             expect_step_2(calls);
             save_one("s", 1); // removes a temporary run.json, too
             cr_expect_str_eq(list("s", &names), usual, "killed after %d calls: %s", calls, names.chars);
@@ -151,8 +151,8 @@ Test(checkpoint_replace, the_new_checkpoint_has_the_name)
     dup2(ends[1], STDERR_FILENO);
     make_folder();
     struct save_ticket ticket = begin("s", 2);
-    cr_assert_eq(folder_publish("s", &ticket), OK, "%s", fail_text());
-    folder_prune("s", &ticket, 0, 0, -1);
+    cr_assert_eq(store_publish("s", &ticket), OK, "%s", fail_text());
+    store_prune("s", &ticket, 0, 0, -1);
     cr_expect_str_eq(list("s", &names), usual);
     cr_assert_eq(manifest_read("s/step-00000002", &manifest), OK, "%s", fail_text());
     cr_expect_str_eq(manifest.identity.save, ticket.identity.save);
@@ -170,16 +170,16 @@ Test(checkpoint_replace, a_failed_rename_keeps_the_old_checkpoint, .init = silen
     make_folder();
     struct save_ticket ticket = begin("s", 2);
     file_system->failing_name = "s/step-00000002"; // back to it fails, too
-    cr_expect_eq(folder_publish("s", &ticket), IO_ERROR);
-    folder_abandon("s", &ticket);
+    cr_expect_eq(store_publish("s", &ticket), IO_ERROR);
+    store_abandon("s", &ticket);
     expect_step_2(-1);
     struct save_ticket other;
-    cr_expect_eq(folder_begin("s", 3, &other), IO_ERROR);
+    cr_expect_eq(store_begin("s", 3, &other), IO_ERROR);
     cr_expect_str_eq(fail_text(),
                      "s/step-00000002.replaced-2: cannot be renamed to s/step-00000002: Input/output error");
     file_system->failing_name = NULL;
     expect_step_2(-1);
-    cr_assert_eq(folder_clean("s"), OK, "%s", fail_text());
+    cr_assert_eq(store_clean("s"), OK, "%s", fail_text());
     cr_expect_str_eq(list("s", &names), usual);
     expect_step_2(-1);
     text_free(&names);
@@ -198,7 +198,7 @@ Test(checkpoint_replace, the_replaced_checkpoint_is_kept_until_the_new_one_is_co
     cr_assert_eq(mkdir("s/step-00000002", 0777), 0);
     write_in("s/step-00000002", "mine", "x", 1);
     expect_step_2(-1);
-    cr_expect_eq(folder_clean("s"), IO_ERROR);
+    cr_expect_eq(store_clean("s"), IO_ERROR);
     cr_expect_str_eq(fail_text(),
                      "s/step-00000002.replaced-2: cannot be renamed to s/step-00000002: Directory not empty");
     expect_step_2(-1);

@@ -2,8 +2,8 @@
 /* Shards, without files: every tensor of a model is a function of name, state and global index. It is cut
  * into shards on one layout and reassembled on another, for all pairs of layouts, and each element must
  * equal the function's value; so swapped rows and columns, or a missing shard, cannot cancel. */
-#include "trainer/checkpoint/distribute/checkpoint_share.h"
-#include "trainer/checkpoint/format/checkpoint_tiling.h"
+#include "trainer/checkpoint/distribute/save_plan.h"
+#include "trainer/checkpoint/format/tiling.h"
 
 #include "schedules/schedule.h"
 #include "tests/fixtures/model_family.h"
@@ -158,11 +158,11 @@ static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
     *out = (struct shard_set){.shards = calloc(most, sizeof *out->shards),
                               .values = calloc(most, sizeof *out->values)};
     for (int rank = 0; rank < plan->run.mesh.world; rank++) {
-        struct share share;
-        cr_assert_eq(share_of_rank(&plan->run, &plan->params, NULL, rank, &share), OK);
+        struct save_plan share;
+        cr_assert_eq(save_plan_of_rank(&plan->run, &plan->params, NULL, rank, &share), OK);
         for (int p = 0; p < share.count; p++)
             for (enum state state = 0; state < STATE_COUNT; state++) {
-                int r = share.parts[p].row;
+                int r = share.parts[p].param;
                 const struct param *row = &plan->params.list[r];
                 cr_assert(holds(&plan->run, mesh_coord(&plan->run.mesh, row->mesh, rank).pp, row->layer));
                 struct shard *shard = shard_add(out, row, &share.parts[p].slice);
@@ -173,7 +173,7 @@ static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
                                         shard->begin[1] + i % shard->count[1]);
                 out->values[out->count++] = values;
             }
-        share_free(&share);
+        save_plan_free(&share);
     }
 }
 
@@ -259,17 +259,17 @@ Test(checkpoint_shard, replicas_share_the_writing)
         plan_open(&model, &layouts[l], &plan);
         bool mirrored = schedule_has_replicas(plan.run.schedule);
         for (int rank = 0; rank < plan.run.mesh.world; rank++) {
-            struct share share;
+            struct save_plan share;
             struct mesh_coord coord = mesh_coord(&plan.run.mesh, MESH_DENSE, rank);
             int pp = mirrored && coord.pp >= layouts[l].pp / 2 ? layouts[l].pp - 1 - coord.pp : coord.pp;
             int group = pp * layouts[l].tp + coord.tp;
-            cr_assert_eq(share_of_rank(&plan.run, &plan.params, NULL, rank, &share), OK);
+            cr_assert_eq(save_plan_of_rank(&plan.run, &plan.params, NULL, rank, &share), OK);
             for (int p = 0; p < share.count; p++) {
                 elements[group][writers[group]] += slice_count(&share.parts[p].slice);
-                cr_expect(p == 0 || share.parts[p].row > share.parts[p - 1].row);
+                cr_expect(p == 0 || share.parts[p].param > share.parts[p - 1].param);
             }
             writers[group]++;
-            share_free(&share);
+            save_plan_free(&share);
         }
         for (int g = 0; g < layouts[l].tp * layouts[l].pp; g++)
             for (int i = 1; i < writers[g]; i++)
@@ -354,13 +354,13 @@ Test(checkpoint_shard, any_shard_of_any_dimension)
         uint32_t same = random;
         struct param row = random_row(&same, writer.run.mesh.degrees.tp);
         for (int rank = 0; rank < writer.run.mesh.world; rank++) {
-            struct share share;
+            struct save_plan share;
             const struct params one = {.list = &row, .count = 1};
             row.layer = 0;
-            cr_assert_eq(share_of_rank(&writer.run, &one, NULL, rank, &share), OK);
+            cr_assert_eq(save_plan_of_rank(&writer.run, &one, NULL, rank, &share), OK);
             if (share.count > 0)
                 add_random_shard(&set, &row, &share.parts[0].slice);
-            share_free(&share);
+            save_plan_free(&share);
         }
         cr_assert_eq(check_tiling(&set), OK, "%s", fail_text());
         reader.params.list[0] = random_row(&random, reader.run.mesh.degrees.tp);

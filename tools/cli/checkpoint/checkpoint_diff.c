@@ -16,7 +16,7 @@ struct difference {
 };
 
 struct comparison {
-    struct checkpoint_source source[2];
+    struct checkpoint_reader source[2];
     char *folder[2];
     char *band[2]; // [capacity]
     size_t capacity;
@@ -88,8 +88,8 @@ static enum status grow(struct comparison *c, size_t bytes)
 static enum status compare_tensor(struct comparison *c, const char *name, struct difference *out)
 {
     struct shard a, b;
-    bool has_a = checkpoint_source_tensor(&c->source[0], name, &a),
-         has_b = checkpoint_source_tensor(&c->source[1], name, &b);
+    bool has_a = checkpoint_reader_tensor(&c->source[0], name, &a),
+         has_b = checkpoint_reader_tensor(&c->source[1], name, &b);
     *out = (struct difference){.name = name};
     if (!has_a || !has_b)
         out->why = has_a ? "only in A" : "only in B";
@@ -106,7 +106,7 @@ static enum status compare_tensor(struct comparison *c, const char *name, struct
         if (a.dim[0] - row < rows)
             band.count[0] = a.dim[0] - row;
         for (int i = 0; i < 2; i++)
-            TRY(checkpoint_source_read_whole(&c->source[i], name, &band, c->band[i]));
+            TRY(checkpoint_reader_read_whole(&c->source[i], name, &band, c->band[i]));
         compare_band(c, &a, slice_count(&band), out);
     }
     return OK;
@@ -187,7 +187,7 @@ int checkpoint_diff(int argc, char **argv)
     else if (status == OK)
         print_text(&c);
     for (int i = 0; i < 2; i++) {
-        checkpoint_source_close(&c.source[i]);
+        checkpoint_reader_close(&c.source[i]);
         free(c.folder[i]);
         free(c.band[i]);
     }

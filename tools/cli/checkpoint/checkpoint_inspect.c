@@ -29,12 +29,12 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 }
 
 /* Reads all files and verifies their checksums; names every file that is damaged. */
-static enum status verify_files(struct checkpoint_source *s, int64_t *bytes)
+static enum status verify_files(struct checkpoint_reader *s, int64_t *bytes)
 {
     struct problems problems = {0};
     enum status status = OK;
     for (int i = 0; i < s->manifest.file_count; i++) {
-        const enum status of_file = checkpoint_source_verify_file(s, i, bytes);
+        const enum status of_file = checkpoint_reader_verify_file(s, i, bytes);
         if (of_file != OK)
             problems_add(&problems, "%s", fail_text());
         status = status == OK ? of_file : status;
@@ -51,7 +51,7 @@ static enum status verify_files(struct checkpoint_source *s, int64_t *bytes)
 
 /* Verifies the checksums of all files, and that the shards contain each element exactly once. *bytes: the
  * number of bytes read. */
-static enum status verify(struct checkpoint_source *s, int64_t *bytes)
+static enum status verify(struct checkpoint_reader *s, int64_t *bytes)
 {
     *bytes = 0;
     TRY(verify_files(s, bytes));
@@ -59,10 +59,10 @@ static enum status verify(struct checkpoint_source *s, int64_t *bytes)
         struct shard whole;
         const struct shard *shards;
         int count;
-        CHECK(checkpoint_source_tensor(s, s->manifest.tensors[i].name, &whole));
+        CHECK(checkpoint_reader_tensor(s, s->manifest.tensors[i].name, &whole));
         struct slice all = {.ndim = whole.ndim};
         memcpy(all.count, whole.dim, sizeof all.count);
-        TRY(checkpoint_source_find(s, whole.name, &all, &shards, &count));
+        TRY(checkpoint_reader_find(s, whole.name, &all, &shards, &count));
     }
     return OK;
 }
@@ -97,7 +97,7 @@ static void add_ranks(struct text *out, const struct manifest *m, const struct m
     }
 }
 
-static void print_text(const struct checkpoint_source *s, const struct arguments *a, int64_t verified)
+static void print_text(const struct checkpoint_reader *s, const struct arguments *a, int64_t verified)
 {
     const struct manifest *m = &s->manifest;
     char bytes[NUMBER_CHARS];
@@ -133,7 +133,7 @@ static void print_text(const struct checkpoint_source *s, const struct arguments
     text_free(&out);
 }
 
-static void print_json(const struct checkpoint_source *s, const struct arguments *a)
+static void print_json(const struct checkpoint_reader *s, const struct arguments *a)
 {
     const struct manifest *m = &s->manifest;
     char number[NUMBER_CHARS];
@@ -179,7 +179,7 @@ static void print_json(const struct checkpoint_source *s, const struct arguments
 int checkpoint_inspect(int argc, char **argv)
 {
     struct arguments a;
-    struct checkpoint_source source = {.folder = NULL};
+    struct checkpoint_reader source = {.folder = NULL};
     char *folder = NULL;
     int64_t verified = 0;
     enum status status = parse(argc, argv, &a);
@@ -191,7 +191,7 @@ int checkpoint_inspect(int argc, char **argv)
         print_json(&source, &a);
     else if (status == OK)
         print_text(&source, &a, verified);
-    checkpoint_source_close(&source);
+    checkpoint_reader_close(&source);
     free(folder);
     free(a.rest);
     return checkpoint_exit(status);

@@ -6,11 +6,11 @@
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
-#include "trainer/checkpoint/checkpoint_record.h"
-#include "trainer/checkpoint/checkpoint_state.h"
-#include "trainer/checkpoint/distribute/checkpoint_note.h"
-#include "trainer/checkpoint/distribute/checkpoint_share.h"
+#include "trainer/checkpoint/distribute/coverage.h"
+#include "trainer/checkpoint/distribute/save_plan.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
+#include "trainer/checkpoint/replicated_state.h"
+#include "trainer/checkpoint/run_record.h"
 #include "trainer/files/inside.h"
 #include "trainer/files/output_folder.h"
 
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 struct reshard {
-    struct checkpoint_source source;
+    struct checkpoint_reader source;
     char *folder;
     const char *out;
     struct output_folder output;
@@ -36,7 +36,7 @@ struct reshard {
 
 /* The file of one rank. */
 struct rank_file {
-    struct share share;
+    struct save_plan share;
     struct shard *shards;
     int count;
     uint8_t *has;
@@ -91,7 +91,7 @@ static bool has_tensor(const struct reshard *r, enum state state, const struct p
 {
     char name[SHARD_NAME_CHARS];
     state_name(state, row->name, name);
-    return checkpoint_source_tensor(&r->source, name, out);
+    return checkpoint_reader_tensor(&r->source, name, out);
 }
 
 static bool is_parameter(const struct reshard *r, const char *name)
@@ -113,7 +113,7 @@ static enum status check_tensors(const struct reshard *r)
     for (int i = 0; i < tensor_list_count(list); i++) {
         struct shard whole, theirs;
         if (tensor_list_at(list, i, &whole) &&
-            (!checkpoint_source_tensor(&r->source, whole.name, &theirs) || theirs.dtype != whole.dtype ||
+            (!checkpoint_reader_tensor(&r->source, whole.name, &theirs) || theirs.dtype != whole.dtype ||
              memcmp(theirs.dim, whole.dim, sizeof whole.dim) != 0))
             return fail(BAD_CHECKPOINT, "%s: %s is missing or differs from the recipe", r->folder,
                         whole.name);
@@ -137,7 +137,7 @@ static enum status list_tensors(struct reshard *r)
         return fail(NO_MEMORY, "no memory for a list of %d tensors", m->tensor_count);
     for (int i = 0; i < m->tensor_count; i++)
         if (!is_parameter(r, m->tensors[i].name))
-            CHECK(checkpoint_source_tensor(&r->source, m->tensors[i].name,
+            CHECK(checkpoint_reader_tensor(&r->source, m->tensors[i].name,
                                            &list->replicated[list->replicated_count++].shard));
     return check_tensors(r);
 }
@@ -158,7 +158,7 @@ static void add_shard(struct reshard *r, struct rank_file *file, int index, cons
 
 struct dry_share {
     struct run run;
-    struct share *out;
+    struct save_plan *out;
 };
 
 /* With ZeRO the buckets determine what a rank owns: creates the rank on the dry device. */
@@ -167,17 +167,18 @@ static enum status share_of_dry_rank(struct world *world, void *argument)
     struct dry_share *job = argument;
     struct rank_state state;
     TRY(rank_create(&job->run, world, &(struct rank_options){.training = true}, &state));
-    const enum status status = share_of_rank(&job->run, &state.params, &state.weights, world->rank, job->out);
+    const enum status status =
+        save_plan_of_rank(&job->run, &state.params, &state.weights, world->rank, job->out);
     rank_destroy(&state);
     return status;
 }
 
-static enum status find_share(struct reshard *r, int rank, struct share *out)
+static enum status find_share(struct reshard *r, int rank, struct save_plan *out)
 {
     struct dry_share job = {.run = r->run, .out = out};
     job.run.is_planning = true;
     return r->recipe->data_parallel.zero_stage == 0
-               ? share_of_rank(&r->run, &r->params, NULL, rank, out)
+               ? save_plan_of_rank(&r->run, &r->params, NULL, rank, out)
                : world_run_dry(r->run.mesh.world, rank, share_of_dry_rank, &job);
 }
 
@@ -192,7 +193,7 @@ static enum status list_shards(struct reshard *r, int rank, struct rank_file *fi
         return fail(NO_MEMORY, "no memory for a list of %d tensors", tensors);
     for (int i = 0; i < file->share.count; i++)
         for (enum state state = 0; state < r->tensors.states; state++)
-            add_shard(r, file, tensor_list_index(&r->tensors, file->share.parts[i].row, state),
+            add_shard(r, file, tensor_list_index(&r->tensors, file->share.parts[i].param, state),
                       &file->share.parts[i].slice);
     for (int i = 0; i < r->tensors.replicated_count && rank == 0; i++)
         add_shard(r, file, tensor_list_replicated(&r->tensors, i), NULL);
@@ -211,7 +212,7 @@ static enum status write_shard(struct reshard *r, const struct shard *shard, str
         band.begin[1] = shard->begin[1];
         band.count[0] = count;
         band.count[1] = shard->count[1];
-        TRY(checkpoint_source_read_whole(&r->source, shard->name, &band, r->band));
+        TRY(checkpoint_reader_read_whole(&r->source, shard->name, &band, r->band));
         TRY(checkpoint_writer_append(writer, r->band, (size_t)slice_count(&band) * each));
     }
     return OK;
@@ -248,7 +249,7 @@ static enum status write_rank(struct reshard *r, int rank)
     if (status == OK)
         note_pack(&file.note, file.has, tensor_list_count(&r->tensors),
                   r->notes + (size_t)rank * (size_t)r->words);
-    share_free(&file.share);
+    save_plan_free(&file.share);
     free(file.shards);
     free(file.has);
     return status;
@@ -354,7 +355,7 @@ int checkpoint_reshard(int argc, char **argv)
     if (r.run.recipe != NULL)
         run_destroy(&r.run);
     recipe_destroy(r.recipe);
-    checkpoint_source_close(&r.source);
+    checkpoint_reader_close(&r.source);
     manifest_free(&r.manifest);
     free(r.notes);
     free(r.band);

@@ -39,10 +39,10 @@ const char help_checkpoint[] =
     "Exit status: 0 success (diff: equal); 1 a difference, or a runtime failure; 2 bad usage, or a damaged\n"
     "checkpoint.\n";
 
-enum status checkpoint_argument(const char *path, char **folder, struct checkpoint_source *out)
+enum status checkpoint_argument(const char *path, char **folder, struct checkpoint_reader *out)
 {
     TRY(checkpoint_resolve(path, folder));
-    return checkpoint_source_open(*folder, -1, out);
+    return checkpoint_reader_open(*folder, -1, out);
 }
 
 int checkpoint_exit(enum status status)

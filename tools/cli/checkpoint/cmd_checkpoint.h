@@ -2,7 +2,7 @@
 /* cuboid checkpoint inspect | diff | reshard | import | export */
 #pragma once
 
-#include "trainer/checkpoint/checkpoint_source.h"
+#include "trainer/checkpoint/reader.h"
 
 /* The subcommands; argv[0] is their name. Return the exit status. */
 int checkpoint_inspect(int argc, char **argv);
@@ -13,7 +13,7 @@ int checkpoint_export(int argc, char **argv);
 
 /* Opens the checkpoint at `path`, or the newest one in that directory. The caller frees *folder, after
  * closing the source. */
-MUST_USE enum status checkpoint_argument(const char *path, char **folder, struct checkpoint_source *out);
+MUST_USE enum status checkpoint_argument(const char *path, char **folder, struct checkpoint_reader *out);
 /* Prints the message of a failure, and returns the exit status. Bad checkpoints are bad input. */
 int checkpoint_exit(enum status status);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/restart/restart.h"
 
-#include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/checkpoint_record.h"
-#include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/format/manifest.h"
+#include "trainer/checkpoint/run_record.h"
+#include "trainer/checkpoint/store.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -106,7 +106,7 @@ static int64_t newest_in(const char *folder, const char *run)
     int64_t step = -1;
     struct text skipped = {0};
     struct manifest manifest = {0};
-    const bool found = folder_newest_manifest(folder, INT64_MAX, &step, &manifest, &skipped) == OK &&
+    const bool found = store_newest_manifest(folder, INT64_MAX, &step, &manifest, &skipped) == OK &&
                        step >= 0 && (run == NULL || strcmp(run, manifest.identity.run) == 0);
     manifest_free(&manifest);
     text_free(&skipped);

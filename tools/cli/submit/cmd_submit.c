@@ -7,8 +7,8 @@
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/submit/launch.h"
 #include "tools/cli/submit/submit.h"
-#include "trainer/checkpoint/checkpoint_lock.h"
-#include "trainer/checkpoint/checkpoint_lock_owner.h"
+#include "trainer/checkpoint/lock_owner.h"
+#include "trainer/checkpoint/store_lock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static enum status find_running(const struct recipe *recipe, struct text *after)
 {
     static const char slurm[] = "SLURM_JOB_ID ";
     struct lock_owner owner;
-    TRY(checkpoint_lock_holder(recipe->checkpoint.save, &owner));
+    TRY(store_lock_holder(recipe->checkpoint.save, &owner));
     if (owner.token[0] == 0)
         return OK;
     struct text who = {0};

@@ -2,7 +2,7 @@
 #include "tools/cli/submit/submit.h"
 
 #include "layers/model.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/store.h"
 #include "trainer/run/run_summary.h"
 
 #include <fcntl.h>
@@ -33,8 +33,8 @@ static double measured_save_s(const struct recipe *recipe)
     int64_t step = -1;
     double took = 0.0;
     if (recipe->checkpoint.save != NULL &&
-        folder_newest(recipe->checkpoint.save, INT64_MAX, &step, &skipped) == OK && step >= 0) {
-        folder_of_step(recipe->checkpoint.save, step, "", &folder);
+        store_newest(recipe->checkpoint.save, INT64_MAX, &step, &skipped) == OK && step >= 0) {
+        store_of_step(recipe->checkpoint.save, step, "", &folder);
         const bool known = statx(AT_FDCWD, folder.chars, 0, STATX_BTIME, &begun) == 0;
         text_add(&folder, "/manifest.json");
         if (known && (begun.stx_mask & STATX_BTIME) != 0 &&

@@ -5,7 +5,7 @@
 #include "parallel/comm.h"
 #include "planner/profile/profile.h"
 #include "tools/cli/submit/launch.h"
-#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/store.h"
 
 #include <string.h>
 
@@ -258,7 +258,7 @@ static void add_command(const struct submission *s, struct text *out)
 static void add_started(const struct submission *s, struct text *out)
 {
     struct text last = {0};
-    folder_of_step(s->recipe->checkpoint.save, s->recipe->train.train_iters, "", &last);
+    store_of_step(s->recipe->checkpoint.save, s->recipe->train.train_iters, "", &last);
     text_add(&last, "/manifest.json");
     text_add(out, "\n# srun may return 0 if a node was not ready to start a task.\n"
                   "if [ \"$status\" -eq 0 ] && [ ! -e ");

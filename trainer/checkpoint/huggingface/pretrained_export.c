@@ -2,9 +2,9 @@
 #include "trainer/checkpoint/huggingface/pretrained_export.h"
 
 #include "kernels/numbers/narrow.h"
-#include "trainer/checkpoint/checkpoint_source.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
+#include "trainer/checkpoint/reader.h"
 #include "trainer/files/output_folder.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ enum { BAND_BYTES = 8 << 20 };
 struct export
 {
     const struct pretrained_export_options *options;
-    struct checkpoint_source source;
+    struct checkpoint_reader source;
     struct params params;
     struct pretrained_tensors tensors;
     struct output_folder output;
@@ -44,7 +44,7 @@ enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 static enum status choose_dtype(struct export *e)
 {
     struct shard first;
-    if (!checkpoint_source_tensor(&e->source, e->params.list[0].name, &first))
+    if (!checkpoint_reader_tensor(&e->source, e->params.list[0].name, &first))
         return fail(BAD_CHECKPOINT, "%s: holds no %s", e->source.folder, e->params.list[0].name);
     e->dtype = first.dtype;
     for (int i = 0; i < DTYPES && e->options->dtype != NULL; i++)
@@ -79,7 +79,7 @@ static enum status check_tensors(const struct export *e)
         struct shard whole;
         if (param->tie >= 0)
             continue;
-        if (!checkpoint_source_tensor(&e->source, param->name, &whole))
+        if (!checkpoint_reader_tensor(&e->source, param->name, &whole))
             return fail(BAD_CHECKPOINT, "%s: holds no %s", e->source.folder, param->name);
         if (whole.ndim != param->ndim || whole.dim[0] != param->dim[0] || whole.dim[1] != param->dim[1] ||
             (whole.dtype != SAFETENSORS_F32 && whole.dtype != SAFETENSORS_BF16))
@@ -93,7 +93,7 @@ static enum status open_model(struct export *e)
 {
     const struct recipe *recipe = e->options->recipe;
     const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .etp = 1, .dp = 1, .pp = 1};
-    TRY(checkpoint_source_open(e->options->checkpoint, -1, &e->source));
+    TRY(checkpoint_reader_open(e->options->checkpoint, -1, &e->source));
     TRY(manifest_check_model(&e->source.manifest, recipe, e->source.folder, NULL, false));
     TRY(params_declare(&recipe->model, &one_each, false, &e->params));
     TRY(choose_dtype(e));
@@ -204,14 +204,14 @@ static enum status read_part(struct export *e, const struct pretrained_tensor *t
 {
     const struct param *param = &e->params.list[tensor->part[part]];
     struct shard whole;
-    CHECK(checkpoint_source_tensor(&e->source, param->name, &whole));
+    CHECK(checkpoint_reader_tensor(&e->source, param->name, &whole));
     const int64_t limit = BAND_BYTES / (whole.dim[1] * (int64_t)sizeof(float)), rows = limit > 0 ? limit : 1;
     for (int64_t row = 0, count; row < whole.dim[0]; row += count) {
         count = whole.dim[0] - row < rows ? whole.dim[0] - row : rows;
         const struct slice band = {.ndim = whole.ndim, .begin = {row, 0}, .count = {count, whole.dim[1]}};
         char *converted;
         TRY(stop_signals_check());
-        TRY(checkpoint_source_read_whole(&e->source, param->name, &band, e->band));
+        TRY(checkpoint_reader_read_whole(&e->source, param->name, &band, e->band));
         TRY(convert(e, param, whole.dtype, count * whole.dim[1], &converted));
         pretrained_copy_rows(&e->tensors, tensor, part, row, count, safetensors_dtype_bytes(e->dtype),
                              PRETRAINED_TO_WHOLE, e->whole, converted);
@@ -294,7 +294,7 @@ enum status pretrained_export(const struct pretrained_export_options *options,
     status = output_folder_explain(status, options->out, result->bytes);
     pretrained_tensors_free(&e.tensors);
     params_free(&e.params);
-    checkpoint_source_close(&e.source);
+    checkpoint_reader_close(&e.source);
     text_free(&e.config);
     free(e.file);
     free(e.whole);

@@ -3,11 +3,11 @@
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 
 #include "base/file.h"
-#include "trainer/checkpoint/checkpoint_lock.h"
-#include "trainer/checkpoint/checkpoint_record.h"
-#include "trainer/checkpoint/distribute/checkpoint_gather.h"
+#include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/checkpoint/in_memory/memory_copy.h"
 #include "trainer/checkpoint/in_memory/memory_state.h"
+#include "trainer/checkpoint/run_record.h"
+#include "trainer/checkpoint/store_lock.h"
 #include "trainer/engine/agree.h"
 
 #include <dirent.h>
@@ -209,13 +209,13 @@ static enum status check_sizes(const struct memory_checkpoints *m, const int64_t
 static enum status estimate_file(const struct memory_checkpoints *m, int64_t *bytes)
 {
     enum { PAGE = 4096, HEADER = 2048, SHARD = 2 * SHARD_NAME_CHARS + SHARD_TEXT_CHARS, SUM = 16 };
-    struct save_job job = {.count = 0};
+    struct rank_writer writer = {.count = 0};
     *bytes = 0;
-    enum status status = save_job_create(m->rank_state, &job);
-    if (status == OK && job.count > 0)
-        *bytes = (int64_t)save_job_bytes(&job) + HEADER + job.count * (int64_t)SHARD;
+    enum status status = rank_writer_create(m->rank_state, &writer);
+    if (status == OK && writer.count > 0)
+        *bytes = (int64_t)rank_writer_bytes(&writer) + HEADER + writer.count * (int64_t)SHARD;
     *bytes = (*bytes + *bytes / CHECKPOINT_BLOCK_BYTES * SUM + PAGE - 1) / PAGE * PAGE;
-    save_job_free(&job);
+    rank_writer_free(&writer);
     return status;
 }
 
@@ -281,7 +281,7 @@ static void find_records(struct memory_checkpoints *m)
 
 static enum status lock_folder(struct memory_checkpoints *m)
 {
-    const struct checkpoint_lock_options options = {
+    const struct store_lock_options options = {
         .save = m->folder.chars,
         .run = m->run,
         .key = "checkpoint.memory_dir",
@@ -289,7 +289,7 @@ static enum status lock_folder(struct memory_checkpoints *m)
     };
     find_records(m);
     TRY(make_private(m));
-    return checkpoint_lock_acquire(&options, &m->lock);
+    return store_lock_acquire(&options, &m->lock);
 }
 
 /* Creates the folder of this node if it is missing: it must be in memory, since a tmpfs may be unmounted. */
@@ -309,7 +309,7 @@ enum status memory_restore_folder(const struct memory_checkpoints *m)
     struct run_record record;
     bool missing;
     TRY(make_folder(m, &missing));
-    TRY(checkpoint_lock_check(m->lock));
+    TRY(store_lock_check(m->lock));
     TRY(run_record_read(m->folder.chars, &record));
     if (strcmp(record.run, m->run) == 0)
         return OK;
@@ -361,9 +361,9 @@ void memory_checkpoints_close(struct memory_checkpoints *m)
 {
     if (m == NULL)
         return;
-    checkpoint_lock_release(m->lock);
+    store_lock_release(m->lock);
     rank_nodes_free(&m->nodes);
-    source_nodes_free(&m->holders);
+    reader_nodes_free(&m->holders);
     manifest_free(&m->manifest);
     text_free(&m->folder);
     text_free(&m->made);
@@ -405,7 +405,7 @@ void memory_checkpoints_remove(struct memory_checkpoints *m)
 {
     if (m == NULL || !memory_is_leader(m))
         return;
-    if (folder_keep_only(m->folder.chars, m->run, -1) != OK || folder_clean(m->folder.chars) != OK ||
+    if (store_keep_only(m->folder.chars, m->run, -1) != OK || store_clean(m->folder.chars) != OK ||
         folder_remove(m->folder.chars, is_record) != OK)
         print_line(stderr, "warning: checkpoint.memory_dir: %s", fail_text());
     (void)rmdir(recipe_of(m)->memory_dir); // unless it has other files

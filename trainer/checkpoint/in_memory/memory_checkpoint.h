@@ -8,7 +8,7 @@
  *                                  recipe.yaml, data.json, manifest.json
  *     /dev/shm/run/b/step-00000100/...                       the same manifest: "in_memory": true
  *
- * The folder of a node is locked and cleaned like a folder of checkpoints on disk (checkpoint_folder.h); the
+ * The folder of a node is locked and cleaned like a folder of checkpoints on disk (store.h); the
  * leader of the node does that. It holds two generations: before a save all checkpoints are removed but the
  * newest that every node has completed, so that one is always complete.
  *
@@ -17,7 +17,7 @@
  * Caution: all calls are collective, and a memory may be full on one node only. */
 #pragma once
 
-#include "trainer/checkpoint/checkpoint_source.h"
+#include "trainer/checkpoint/reader.h"
 #include "trainer/engine/rank.h"
 
 struct memory_checkpoints;
@@ -46,6 +46,6 @@ MUST_USE enum status memory_checkpoints_find(struct memory_checkpoints *memory, 
 /* Opens what was found last, with the shards of all files: `source` reads those that this node has. The
  * caller closes the source, also after a failure. */
 MUST_USE enum status memory_checkpoints_source(struct memory_checkpoints *memory, const char *path,
-                                               struct checkpoint_source *out);
+                                               struct checkpoint_reader *out);
 /* The run resumes from the checkpoint of `step` in memory; -1: not from memory. */
 void memory_checkpoints_resumed(struct memory_checkpoints *memory, int64_t step);

@@ -4,8 +4,8 @@
 #include "trainer/checkpoint/in_memory/memory_copy.h"
 
 #include "base/file.h"
-#include "trainer/checkpoint/distribute/checkpoint_staging.h"
-#include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/distribute/gather.h"
+#include "trainer/checkpoint/format/manifest.h"
 #include "trainer/engine/agree.h"
 
 #include <errno.h>

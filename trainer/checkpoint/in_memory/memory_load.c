@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Finding the newest checkpoint of which all files remain on some node, and who reads them. */
-#include "trainer/checkpoint/distribute/checkpoint_gather.h"
+#include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/checkpoint/in_memory/memory_state.h"
 #include "trainer/engine/agree.h"
 
@@ -38,7 +38,7 @@ static enum status identity_of(const struct memory_checkpoints *m, int64_t step,
 {
     struct text path = {0};
     struct manifest manifest;
-    folder_of_step(m->folder.chars, step, "", &path);
+    store_of_step(m->folder.chars, step, "", &path);
     enum status status = manifest_read(path.chars, &manifest);
     if (status == OK)
         *out = manifest.identity;
@@ -56,7 +56,7 @@ static enum status find_own(const struct memory_checkpoints *m, int64_t from, in
     enum status status = OK;
     while (status == OK && !found && step >= 0) {
         manifest_free(&out->manifest);
-        status = folder_newest_manifest(m->folder.chars, step, &step, &out->manifest, &out->skipped);
+        status = store_newest_manifest(m->folder.chars, step, &step, &out->manifest, &out->skipped);
         found = status == OK && step >= from && strcmp(out->manifest.identity.run, m->run) == 0 &&
                 hex_parse(out->manifest.identity.save, &out->own.save);
     }
@@ -126,21 +126,21 @@ static bool is_damaged(const struct memory_checkpoints *m, const struct candidat
 
 /* Writes the manifest and the other small files into the folder of this node, at `path`. */
 static enum status write_here(const struct memory_checkpoints *m, const struct candidate *c, const char *path,
-                              const struct save_texts *texts)
+                              const struct metadata_files *texts)
 {
     struct save_ticket ticket;
     struct text folder = {0};
     if (is_damaged(m, c, path)) {
         print_line(stderr, "warning: %s; restored from another node", fail_text());
-        return save_texts_write(texts, path);
+        return metadata_files_write(texts, path);
     }
-    TRY(folder_begin(m->folder.chars, c->step, &ticket));
-    folder_of_ticket(m->folder.chars, &ticket, &folder);
-    enum status status = save_texts_write(texts, folder.chars);
+    TRY(store_begin(m->folder.chars, c->step, &ticket));
+    store_of_ticket(m->folder.chars, &ticket, &folder);
+    enum status status = metadata_files_write(texts, folder.chars);
     if (status == OK)
-        status = folder_publish(m->folder.chars, &ticket);
+        status = store_publish(m->folder.chars, &ticket);
     if (status != OK)
-        folder_abandon(m->folder.chars, &ticket);
+        store_abandon(m->folder.chars, &ticket);
     text_free(&folder);
     return status;
 }
@@ -150,13 +150,13 @@ static enum status share_texts(const struct memory_checkpoints *m, const struct 
                                const char *path)
 {
     struct rank_state *w = m->rank_state;
-    struct save_texts texts = {0};
+    struct metadata_files texts = {0};
     const bool lacks = memory_is_leader(m) && !known && !has_candidate(m, c);
     double any = lacks ? 1.0 : 0.0;
     TRY(rank_agree_max(w, &any, 1));
     if (any == 0.0)
         return OK;
-    enum status status = rank_agree(w, w->world->rank == c->root ? save_texts_read(path, &texts) : OK);
+    enum status status = rank_agree(w, w->world->rank == c->root ? metadata_files_read(path, &texts) : OK);
     if (status == OK)
         status = broadcast_text(w, c->root, &texts.recipe);
     if (status == OK)
@@ -165,7 +165,7 @@ static enum status share_texts(const struct memory_checkpoints *m, const struct 
         status = broadcast_text(w, c->root, &texts.manifest);
     if (status == OK)
         status = rank_agree(w, lacks ? write_here(m, c, path, &texts) : OK);
-    save_texts_free(&texts);
+    metadata_files_free(&texts);
     return status;
 }
 
@@ -191,18 +191,18 @@ static void list_files(const struct manifest *manifest, const char *path, uint32
 /* Clears the bits of files that differ from their checksums, and reports them. */
 static enum status verify_files(const char *path, uint32_t *bits)
 {
-    struct checkpoint_source source;
+    struct checkpoint_reader source;
     int64_t bytes = 0;
-    enum status status = checkpoint_source_open(path, -1, &source);
+    enum status status = checkpoint_reader_open(path, -1, &source);
     for (int f = 0; status == OK && f < source.manifest.file_count; f++) {
         const uint32_t bit = 1U << f % WORD_BITS;
         rank_context_set_action("verify a checkpoint");
-        if ((bits[f / WORD_BITS] & bit) == 0 || checkpoint_source_verify_file(&source, f, &bytes) == OK)
+        if ((bits[f / WORD_BITS] & bit) == 0 || checkpoint_reader_verify_file(&source, f, &bytes) == OK)
             continue;
         print_line(stderr, "warning: %s", fail_text());
         bits[f / WORD_BITS] &= ~bit;
     }
-    checkpoint_source_close(&source);
+    checkpoint_reader_close(&source);
     return status;
 }
 
@@ -212,12 +212,12 @@ static int choose_reader(const struct memory_checkpoints *m, const struct manife
 {
     const struct rank_nodes *nodes = &m->nodes;
     const int rank = manifest->files[file].rank;
-    if (rank >= 0 && rank < nodes->world && source_nodes_has(&m->holders, rank, file))
+    if (rank >= 0 && rank < nodes->world && reader_nodes_has(&m->holders, rank, file))
         return rank;
     for (int i = 0; i < nodes->count; i++) {
         const int node = (file + i) % nodes->count,
                   reader = rank_nodes_at(nodes, node, file % nodes->ranks[node]);
-        if (source_nodes_has(&m->holders, reader, file))
+        if (reader_nodes_has(&m->holders, reader, file))
             return reader;
     }
     return -1;
@@ -230,8 +230,8 @@ static enum status find_holders(struct memory_checkpoints *m, const struct manif
     struct rank_state *w = m->rank_state;
     const int words = (manifest->file_count + WORD_BITS - 1) / WORD_BITS;
     const size_t row = (size_t)words, nodes = (size_t)m->nodes.count;
-    source_nodes_free(&m->holders);
-    m->holders = (struct source_nodes){.words = words, .node_of = m->nodes.node_of};
+    reader_nodes_free(&m->holders);
+    m->holders = (struct reader_nodes){.words = words, .node_of = m->nodes.node_of};
     m->holders.has = calloc(nodes * row, sizeof(uint32_t));
     m->holders.reader = calloc((size_t)manifest->file_count, sizeof(int));
     uint32_t *mine = calloc(row, sizeof *mine);
@@ -292,7 +292,7 @@ static enum status try_round(struct memory_checkpoints *m, struct round *round, 
         struct text folder = {0};
         if (i > 0 && round->list[i].save == round->list[i - 1].save)
             continue;
-        folder_of_step(m->folder.chars, round->list[i].step, "", &folder);
+        store_of_step(m->folder.chars, round->list[i].step, "", &folder);
         status = try_candidate(m, round, &round->list[i], folder.chars, verify, &complete);
         *path = complete ? folder.chars : NULL;
         if (!complete)
@@ -340,7 +340,7 @@ static int by_tensor_name(const void *name, const void *tensor)
 }
 
 /* Lists the shards of the files that this rank reads; the caller frees *out. */
-static enum status list_entries(const struct memory_checkpoints *m, struct checkpoint_source *s,
+static enum status list_entries(const struct memory_checkpoints *m, struct checkpoint_reader *s,
                                 struct entry **out, int64_t *count)
 {
     const struct manifest *manifest = &s->manifest;
@@ -349,7 +349,7 @@ static enum status list_entries(const struct memory_checkpoints *m, struct check
         int found;
         if (m->holders.reader[f] != m->rank_state->world->rank)
             continue;
-        TRY(checkpoint_source_shards(s, f, &shards, &found));
+        TRY(checkpoint_reader_shards(s, f, &shards, &found));
         struct entry *list = realloc(*out, (size_t)(*count + found + 1) * sizeof *list);
         if (list == NULL)
             return fail(NO_MEMORY, "%s: no memory for %d shards", s->folder, found);
@@ -381,7 +381,7 @@ static void shard_of(const struct manifest *manifest, const struct entry *entry,
 }
 
 /* The entries of a file are consecutive, and those of files that this rank reads are known. */
-static enum status set_shards(const struct memory_checkpoints *m, struct checkpoint_source *s,
+static enum status set_shards(const struct memory_checkpoints *m, struct checkpoint_reader *s,
                               const struct entry *entries, int64_t total)
 {
     for (int64_t at = 0, end; at < total; at = end) {
@@ -395,13 +395,13 @@ static enum status set_shards(const struct memory_checkpoints *m, struct checkpo
             return fail(NO_MEMORY, "%s: no memory for %lld shards", s->folder, (long long)(end - at));
         for (int64_t i = at; i < end; i++)
             shard_of(&s->manifest, &entries[i], &shards[i - at]);
-        checkpoint_source_set_shards(s, file, shards, (int)(end - at));
+        checkpoint_reader_set_shards(s, file, shards, (int)(end - at));
     }
     return OK;
 }
 
 /* Collective: every rank gets the shards of all files. */
-static enum status share_shards(struct memory_checkpoints *m, struct checkpoint_source *s)
+static enum status share_shards(struct memory_checkpoints *m, struct checkpoint_reader *s)
 {
     struct rank_state *w = m->rank_state;
     const size_t world = (size_t)w->world->size;
@@ -433,11 +433,11 @@ static enum status share_shards(struct memory_checkpoints *m, struct checkpoint_
 }
 
 enum status memory_checkpoints_source(struct memory_checkpoints *m, const char *path,
-                                      struct checkpoint_source *out)
+                                      struct checkpoint_reader *out)
 {
     const struct manifest manifest = m->manifest;
     m->manifest = (struct manifest){0};
-    TRY(rank_agree(m->rank_state, checkpoint_source_from(path, &manifest, m->rank_state->world->rank, out)));
+    TRY(rank_agree(m->rank_state, checkpoint_reader_from(path, &manifest, m->rank_state->world->rank, out)));
     out->nodes = &m->holders;
     return share_shards(m, out);
 }

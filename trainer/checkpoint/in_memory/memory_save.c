@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/checkpoint_lock.h"
-#include "trainer/checkpoint/checkpoint_record.h"
-#include "trainer/checkpoint/distribute/checkpoint_gather.h"
+#include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/checkpoint/in_memory/memory_copy.h"
 #include "trainer/checkpoint/in_memory/memory_state.h"
+#include "trainer/checkpoint/run_record.h"
+#include "trainer/checkpoint/store_lock.h"
 #include "trainer/engine/agree.h"
 
 #include <stdlib.h>
@@ -13,9 +13,9 @@ struct memory_save {
     struct memory_checkpoints *memory;
     struct save_ticket ticket; // of the folder of this node
     struct text folder;
-    struct save_job job;
+    struct rank_writer writer;
     struct manifest manifest; // rank 0
-    struct save_texts texts;
+    struct metadata_files texts;
     int64_t *bytes; // [world] sizes of the files
 };
 
@@ -24,8 +24,8 @@ static enum status begin_on_node(struct memory_save *s)
 {
     const struct memory_checkpoints *m = s->memory;
     TRY(memory_restore_folder(m));
-    TRY(folder_keep_only(m->folder.chars, m->run, m->complete));
-    return folder_begin(m->folder.chars, m->rank_state->step, &s->ticket);
+    TRY(store_keep_only(m->folder.chars, m->run, m->complete));
+    return store_begin(m->folder.chars, m->rank_state->step, &s->ticket);
 }
 
 /* All ranks get the identity of the save from rank 0, and the folder from the leader of their node. */
@@ -50,7 +50,7 @@ static enum status share_ticket(struct memory_save *s)
         memcpy(s->ticket.identity.run, m->run, RUN_CHARS);
         s->ticket.identity.step = w->step;
         s->ticket.attempt = attempts[rank_nodes_at(&m->nodes, node, 0)];
-        folder_of_ticket(m->folder.chars, &s->ticket, &s->folder);
+        store_of_ticket(m->folder.chars, &s->ticket, &s->folder);
     }
     text_free(&save);
     free(attempts);
@@ -60,11 +60,11 @@ static enum status share_ticket(struct memory_save *s)
 static enum status write_own(struct memory_save *s)
 {
     struct rank_state *w = s->memory->rank_state;
-    TRY(save_job_create(w, &s->job));
+    TRY(rank_writer_create(w, &s->writer));
     if (w->world->rank == 0)
         TRY(manifest_begin(w, &s->ticket.identity, &s->manifest));
     s->manifest.in_memory = true;
-    TRY(save_job_write(&s->job, &s->ticket.identity, s->folder.chars));
+    TRY(rank_writer_write(&s->writer, &s->ticket.identity, s->folder.chars));
     s->bytes = calloc((size_t)w->world->size, sizeof *s->bytes);
     return s->bytes != NULL ? OK : fail(NO_MEMORY, "no memory for a list of %d ranks", w->world->size);
 }
@@ -73,23 +73,23 @@ static enum status copy_to_peers(struct memory_save *s)
 {
     const struct memory_checkpoints *m = s->memory;
     struct rank_state *w = m->rank_state;
-    const int64_t mine = s->job.note.bytes;
+    const int64_t mine = s->writer.note.bytes;
     TRY(gather_words(w, &mine, sizeof mine / sizeof(int32_t), s->bytes));
     return memory_copy(w, &m->nodes, &m->placement, s->bytes, s->folder.chars);
 }
 
 static enum status publish_on_node(struct memory_save *s)
 {
-    TRY(save_texts_write(&s->texts, s->folder.chars));
-    TRY(checkpoint_lock_check(s->memory->lock));
-    return folder_publish(s->memory->folder.chars, &s->ticket);
+    TRY(metadata_files_write(&s->texts, s->folder.chars));
+    TRY(store_lock_check(s->memory->lock));
+    return store_publish(s->memory->folder.chars, &s->ticket);
 }
 
 /* Every node gets the manifest of rank 0. */
 static enum status publish(struct memory_save *s)
 {
     struct rank_state *w = s->memory->rank_state;
-    TRY(save_texts_make(&s->job, s->folder.chars, &s->manifest, &s->texts));
+    TRY(metadata_files_make(&s->writer, s->folder.chars, &s->manifest, &s->texts));
     TRY(broadcast_text(w, 0, &s->texts.recipe));
     TRY(broadcast_text(w, 0, &s->texts.data));
     TRY(broadcast_text(w, 0, &s->texts.manifest));
@@ -137,12 +137,12 @@ enum status memory_checkpoints_save(struct memory_checkpoints *m)
     } else if (may_continue(status)) {
         report(m);
         status = OK;
-        if (memory_is_leader(m) && checkpoint_lock_check(m->lock) == OK)
-            folder_abandon(m->folder.chars, &s.ticket);
+        if (memory_is_leader(m) && store_lock_check(m->lock) == OK)
+            store_abandon(m->folder.chars, &s.ticket);
     }
-    save_job_free(&s.job);
+    rank_writer_free(&s.writer);
     manifest_free(&s.manifest);
-    save_texts_free(&s.texts);
+    metadata_files_free(&s.texts);
     text_free(&s.folder);
     free(s.bytes);
     return status;

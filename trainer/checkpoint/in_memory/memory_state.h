@@ -2,13 +2,13 @@
 /* The state of checkpoints in memory, shared by saving and loading. */
 #pragma once
 
-#include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/checkpoint_texts.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/checkpoint/in_memory/placement.h"
 #include "trainer/checkpoint/in_memory/rank_nodes.h"
+#include "trainer/checkpoint/metadata_files.h"
+#include "trainer/checkpoint/store.h"
 
-struct checkpoint_lock;
+struct store_lock;
 
 enum { MEMORY_RECORDS = 3 }; // files of a locked folder
 
@@ -16,15 +16,15 @@ struct memory_checkpoints {
     struct rank_state *rank_state;
     struct rank_nodes nodes;
     struct placement placement;
-    struct text folder;           // memory_dir/NODE
-    struct text made;             // the first folder of its path that this run creates; empty: none
-    bool had[MEMORY_RECORDS];     // the files that it had before this run locked it
-    struct checkpoint_lock *lock; // of the leader
+    struct text folder;       // memory_dir/NODE
+    struct text made;         // the first folder of its path that this run creates; empty: none
+    bool had[MEMORY_RECORDS]; // the files that it had before this run locked it
+    struct store_lock *lock;  // of the leader
     char run[RUN_CHARS];
     int64_t complete;            // step of the newest checkpoint that every node has; -1: none
     bool failed;                 // the last save failed
     struct manifest manifest;    // of the checkpoint that was found last, until it is opened
-    struct source_nodes holders; // of its files
+    struct reader_nodes holders; // of its files
 };
 
 /* True for the rank that creates and removes folders on its node. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/in_memory/rank_nodes.h"
 
-#include "trainer/checkpoint/distribute/checkpoint_gather.h"
+#include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/engine/agree.h"
 #include "trainer/files/checksum.h"
 

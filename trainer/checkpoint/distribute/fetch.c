@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Every rank passes through the same list of transfers and takes part in its own ones, one at a time: since
+ * the order is the same everywhere, no two ranks can wait for each other. */
+#include "trainer/checkpoint/distribute/fetch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct fetcher {
+    struct fetch_config config;
+    enum status *failed;
+    struct text *why;
+};
+
+static void note_failure(struct fetcher *f, enum status status)
+{
+    if (status == OK || *f->failed != OK)
+        return;
+    *f->failed = status;
+    text_add(f->why, "%s", fail_text());
+}
+
+static struct piece *piece_of(const struct fetcher *f, int param, enum state state)
+{
+    for (int i = 0; i < f->config.piece_count; i++)
+        if (f->config.pieces[i].param == param && f->config.pieces[i].state == state)
+            return &f->config.pieces[i];
+    return NULL;
+}
+
+/* The part of a shard in a rectangle, as a rectangle of the global tensor without padding. */
+static struct slice part_of(const struct shard *shard, const struct slice *want)
+{
+    struct shard clipped;
+    struct slice part = {.ndim = want->ndim};
+    shard_clip(shard, want, &clipped);
+    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
+        part.begin[d] = want->begin[d] + clipped.begin[d];
+        part.count[d] = part.padded[d] = clipped.count[d];
+    }
+    return part;
+}
+
+/* Sends or receives `count` elements of `values`. */
+static enum status move(struct fetcher *f, float *values, int64_t count, int peer, bool send)
+{
+    const struct fetch_config *c = &f->config;
+    struct rank_state *w = c->rank_state;
+    for (int64_t at = 0; at < count; at += c->capacity) {
+        const int64_t length = count - at < c->capacity ? count - at : c->capacity;
+        const size_t bytes = (size_t)length * sizeof *values;
+        struct message message = {.data = tensor_1d(c->staging, F32, length), .peer = peer, .send = send};
+        rank_context_set_action("load a checkpoint");
+        if (send)
+            TRY(copy_to_device(w->compute, c->staging, values + at, bytes));
+        TRY(group_exchange(w->groups->world, w->compute, &message, 1));
+        if (!send)
+            TRY(copy_to_host(w->compute, values + at, c->staging, bytes));
+        TRY(stream_sync(w->compute));
+    }
+    return OK;
+}
+
+/* Puts the elements of a part into the values of a piece. */
+static void place(const struct slice *part, const float *values, const struct piece *piece)
+{
+    const struct slice *slice = &piece->slice;
+    for (int64_t row = 0; row < part->count[0]; row++)
+        memcpy(piece->values + (part->begin[0] + row - slice->begin[0]) * slice->padded[1] + part->begin[1] -
+                   slice->begin[1],
+               values + row * part->count[1], (size_t)part->count[1] * sizeof *values);
+}
+
+/* Transfers the part of `shard` that `rank` reads. */
+static enum status transfer(struct fetcher *f, const struct shard *shard, int param, enum state state,
+                            int rank, const struct slice *want)
+{
+    const int me = f->config.rank_state->world->rank, reader = f->config.source->nodes->reader[shard->file];
+    if (reader_nodes_has(f->config.source->nodes, rank, shard->file) || (me != rank && me != reader))
+        return OK;
+    const struct slice part = part_of(shard, want);
+    float *values = calloc((size_t)slice_count(&part) + 1, sizeof *values);
+    if (values == NULL)
+        die_of(NO_MEMORY, "no memory for %lld elements of a checkpoint", (long long)slice_count(&part));
+    if (me == reader)
+        note_failure(f, checkpoint_reader_read(f->config.source, shard, state == STATE_VALUE, &part, values));
+    const enum status status =
+        move(f, values, slice_count(&part), me == reader ? rank : reader, me == reader);
+    if (status == OK && me == rank) {
+        struct piece *piece = piece_of(f, param, state);
+        CHECK(piece != NULL);
+        if (piece->values == NULL)
+            piece->values = piece->target != NULL
+                                ? piece->target
+                                : calloc((size_t)slice_count(&piece->slice) + 1, sizeof *piece->values);
+        if (piece->values == NULL)
+            die_of(NO_MEMORY, "no memory for a part of a checkpoint");
+        place(&part, values, piece);
+    }
+    free(values);
+    return status;
+}
+
+/* The rectangle that `rank` reads; false: none. */
+static enum status rectangle_of(const struct fetcher *f, int param, enum state state, const char *name,
+                                int rank, struct slice *out, bool *reads)
+{
+    const struct fetch_config *c = &f->config;
+    *reads = false;
+    if (!c->same_layout)
+        return load_plan_rectangle(c->plan, param, state, rank, out, reads);
+    const int file = manifest_file_of(&c->source->manifest, rank);
+    const struct shard *shard = file < 0 || reader_nodes_has(c->source->nodes, rank, file)
+                                    ? NULL
+                                    : checkpoint_reader_shard_in(c->source, file, name);
+    *reads = shard != NULL;
+    *out = (struct slice){.ndim = shard != NULL ? shard->ndim : 0};
+    for (int d = 0; d < SHARD_MAX_DIMS && shard != NULL; d++) {
+        out->begin[d] = shard->begin[d];
+        out->count[d] = out->padded[d] = shard->count[d];
+    }
+    return OK;
+}
+
+static enum status fetch_state(struct fetcher *f, int param, enum state state)
+{
+    struct rank_state *w = f->config.rank_state;
+    char name[SHARD_NAME_CHARS];
+    state_name(state, w->params.list[param].name, name);
+    for (int rank = 0; rank < w->world->size; rank++) {
+        struct slice want;
+        const struct shard *shards;
+        bool reads;
+        int count;
+        TRY(rectangle_of(f, param, state, name, rank, &want, &reads));
+        if (!reads)
+            continue;
+        TRY(checkpoint_reader_find(f->config.source, name, &want, &shards, &count));
+        for (int i = 0; i < count; i++)
+            TRY(transfer(f, &shards[i], param, state, rank, &want));
+    }
+    return OK;
+}
+
+enum status fetch_pieces(const struct fetch_config *config, enum status *failed, struct text *why)
+{
+    struct fetcher f = {.config = *config, .failed = failed, .why = why};
+    const struct params *params = &config->rank_state->params;
+    enum status status = OK;
+    for (int param = 0; param < params->count; param++)
+        for (enum state state = 0; state < config->states && status == OK; state++)
+            if (params->list[param].tie < 0)
+                status = fetch_state(&f, param, state);
+    return status;
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/distribute/load_plan.h"
+
+#include "schedules/schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct load_plan {
+    struct load_plan_config config;
+    int world;
+    struct save_plan *shares; // [world], of ranks whose shares were needed so far
+    bool *known;              // [world] whether the share is known
+    int *second;              // [params] index of a second use; -1: none
+    struct load_rank *list;   // [world], of the last call
+};
+
+static enum status create(const struct load_plan_config *config, struct load_plan *r)
+{
+    const int world = config->run->mesh.world, count = config->params->count;
+    r->config = *config;
+    r->world = world;
+    r->shares = calloc((size_t)world, sizeof *r->shares);
+    r->known = calloc((size_t)world, sizeof *r->known);
+    r->second = calloc((size_t)count + 1, sizeof *r->second);
+    r->list = calloc((size_t)world, sizeof *r->list);
+    if (!r->shares || !r->known || !r->second || !r->list)
+        return fail(NO_MEMORY, "no memory for the reading of %d ranks", world);
+    for (int i = 0; i < count; i++)
+        r->second[i] = -1;
+    for (int i = 0; i < count; i++)
+        if (config->params->list[i].tie >= 0)
+            r->second[config->params->list[i].tie] = i;
+    return OK;
+}
+
+enum status load_plan_create(const struct load_plan_config *config, struct load_plan **out)
+{
+    struct load_plan *r = calloc(1, sizeof *r);
+    if (r == NULL)
+        return fail(NO_MEMORY, "no memory for the reading of a checkpoint");
+    enum status status = create(config, r);
+    if (status == OK)
+        *out = r;
+    else
+        load_plan_destroy(r);
+    return status;
+}
+
+void load_plan_destroy(struct load_plan *r)
+{
+    if (r == NULL)
+        return;
+    for (int i = 0; r->shares != NULL && i < r->world; i++)
+        save_plan_free(&r->shares[i]);
+    free(r->shares);
+    free(r->known);
+    free(r->second);
+    free(r->list);
+    free(r);
+}
+
+static const struct param *param_at(const struct load_plan *r, int param)
+{
+    return &r->config.params->list[param];
+}
+
+/* Whether a pipeline rank holds the layer of a parameter. */
+static bool holds(const struct load_plan *r, int param, int pp)
+{
+    const struct run *run = r->config.run;
+    return schedule_holds(run->schedule, pp, run_stage_of_layer(run, param_at(r, param)->layer));
+}
+
+bool load_plan_has(const struct load_plan *r, int param, int rank)
+{
+    int pp = mesh_coord(&r->config.run->mesh, param_at(r, param)->mesh, rank).pp;
+    return holds(r, param, pp) || (r->second[param] >= 0 && holds(r, r->second[param], pp));
+}
+
+/* ---- who reads ---- */
+
+/* The rectangle of a whole parameter. */
+static struct slice whole_of(const struct param *row)
+{
+    struct slice slice = {.ndim = row->ndim};
+    for (int d = 0; d < SHARD_MAX_DIMS; d++)
+        slice.count[d] = slice.padded[d] = row->dim[d];
+    return slice;
+}
+
+/* Equal shares of all states of all parameters of a stage for its ranks, in the order in which they are
+ * stored. The index of a part is that of the parameter times STATE_COUNT plus the state. */
+static enum status band_share(const struct load_plan *r, int rank, struct save_plan *out)
+{
+    const struct run *run = r->config.run;
+    const struct params *params = r->config.params;
+    int pp = mesh_coord(&run->mesh, MESH_DENSE, rank).pp, index = 0, count = 0;
+    *out = (struct save_plan){.parts = calloc((size_t)params->count * STATE_COUNT + 1, sizeof *out->parts)};
+    if (out->parts == NULL)
+        return fail(NO_MEMORY, "no memory for a list of %d parameters", params->count);
+    for (int i = 0; i < params->count; i++)
+        for (int state = 0; state < (int)r->config.states; state++)
+            if (params->list[i].tie < 0 && holds(r, i, pp))
+                out->parts[out->count++] =
+                    (struct save_part){i * STATE_COUNT + state, whole_of(&params->list[i])};
+    for (int other = 0; other < r->world; other++) {
+        if (!save_plan_same_stages(run, other, rank))
+            continue;
+        index += other < rank;
+        count++;
+    }
+    save_plan_cut(out, index, count);
+    return OK;
+}
+
+static enum status know_share(struct load_plan *r, int rank)
+{
+    const struct load_plan_config *c = &r->config;
+    if (r->known[rank])
+        return OK;
+    TRY(c->same_layout ? save_plan_of_rank(c->run, c->params, c->weights, rank, &r->shares[rank])
+                       : band_share(r, rank, &r->shares[rank]));
+    r->known[rank] = true;
+    return OK;
+}
+
+static int by_param(const void *param, const void *part)
+{
+    int other = ((const struct save_part *)part)->param;
+    return (*(const int *)param > other) - (*(const int *)param < other);
+}
+
+enum status load_plan_rectangle(struct load_plan *r, int param, enum state state, int rank, struct slice *out,
+                                bool *reads)
+{
+    *reads = false;
+    if (!holds(r, param, mesh_coord(&r->config.run->mesh, param_at(r, param)->mesh, rank).pp))
+        return OK; // not read: at most a second use
+    TRY(know_share(r, rank));
+    const struct save_plan *share = &r->shares[rank];
+    const int key = r->config.same_layout ? param : param * STATE_COUNT + (int)state;
+    const struct save_part *part =
+        share->count == 0 ? NULL
+                          : bsearch(&key, share->parts, (size_t)share->count, sizeof *share->parts, by_param);
+    *reads = part != NULL;
+    if (part != NULL)
+        *out = part->slice;
+    return OK;
+}
+
+static enum status find_read(struct load_plan *r, int param, struct load_rank *out)
+{
+    for (enum state state = 0; state < r->config.states; state++)
+        TRY(load_plan_rectangle(r, param, state, out->rank, &out->rectangle[state], &out->reads[state]));
+    return OK;
+}
+
+/* ---- who needs it ---- */
+
+static void find_needs(const struct load_plan *r, int param, struct load_rank *out)
+{
+    const struct param *declared = param_at(r, param);
+    const int zero = r->config.weights->zero_stage; // 0 if not training: ranks hold whole weights
+    struct mesh_coord coord = mesh_coord(&r->config.run->mesh, declared->mesh, out->rank);
+    struct slice held = shard_slice(declared->ndim, declared->dim, declared->shardings,
+                                    declared->sharding_count, coord),
+                 owned = held;
+    if (zero > 0 &&
+        !save_plan_owned(r->config.run, r->config.weights, param, r->second[param], out->rank, &owned))
+        owned.count[0] = 0;
+    out->needed[0] = zero < 3 ? held : owned;
+    out->needed[1] = owned;
+    for (int i = 0; i < 2; i++)
+        out->needs[i] = slice_count(&out->needed[i]) > 0;
+}
+
+enum status load_plan_of(struct load_plan *r, int param, const struct load_rank **out, int *count)
+{
+    *count = 0;
+    for (int rank = 0; rank < r->world; rank++) {
+        if (!load_plan_has(r, param, rank))
+            continue;
+        struct load_rank *reader = &r->list[(*count)++];
+        *reader = (struct load_rank){.rank = rank};
+        TRY(find_read(r, param, reader));
+        find_needs(r, param, reader);
+    }
+    *out = r->list;
+    return OK;
+}
