@@ -259,12 +259,13 @@ Test(checkpoint_manifest, one_of_another_version_is_not_skipped)
         text_replace(&changed, i < 2 ? "\"version\": 3" : "\"step\": 12", cases[i][0]);
         cr_expect_eq(read_changed(&changed, true), i < 2 ? BAD_CHECKPOINT : OK);
         cr_expect_eq(store_newest("s", INT64_MAX, &step, &skipped), i < 2 ? BAD_CHECKPOINT : OK);
-        text_add(&refused,
-                 "s/step-00000012/manifest.json: format version %c, but this cuboid reads version 3: use %s "
-                 "cuboid, or move this checkpoint to another folder to use an older one",
-                 cases[i][0][11], cases[i][1]);
-        if (i < 2)
+        if (i < 2) {
+            text_add(&refused,
+                     "s/step-00000012/manifest.json: format version %s, but this cuboid reads version 3: use "
+                     "%s cuboid, or move this checkpoint to another folder to use an older one",
+                     strrchr(cases[i][0], ' ') + 1, cases[i][1]);
             cr_expect_str_eq(fail_text(), refused.chars);
+        }
         cr_expect_eq(step, i < 2 ? -1 : 11);
         cr_expect_eq(skipped.length > 0, i == 2);
         text_free(&refused);
