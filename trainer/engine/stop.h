@@ -28,8 +28,8 @@ void stop_destroy(struct stop *stop);
 
 /* Sets the checkpoint to resume from, for a signal before the first step: "step 7 is saved in runs/a". */
 void stop_set_checkpoint(struct stop *stop, const char *where);
-/* The monitor that is told before the process exits because of a signal, and that knows whether a hang was
- * reported: the launcher then ends the other processes, which is no message. NULL: none. */
+/* Sets the monitor to notify before a signal ends the process. After it has reported a hang, the launcher's
+ * signals to the other processes are expected, and print nothing. NULL: none. */
 struct monitor;
 void stop_set_monitor(struct stop *stop, struct monitor *monitor);
 /* Marks the start of the first step: signals are recorded from now on. Any rank may call it, more than once.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The event log of a rank: what its steps did, and when. Whoever needs times of a step queries it: the
- * statistics of the ranks (busy, waiting, bubble, stragglers) and timelines.
+/* The event log of a rank: what its steps did, and when. The statistics of a step (busy, waiting, bubble,
+ * stragglers) and timelines are queries on it.
  *
  *     actions   0F0    0F1      1B3             begun and ended by the executor
  *     events    step 7 [all_reduce tp]  [wait]  [copy_to_host]  [reduce]  [update]      seen by an observer
