@@ -147,6 +147,7 @@ def test_page(folder):
     done = run("sweep", write(folder, axes), *COMMON, "--all", "--html", path)
     check("a page", done, 0)
     page, text = page_of("a page", done, path)
+    expect("what its steps rest on", "profile dgx-a100-40: data sheet and estimates, not fitted" in text, text[:500])
     expect("the cluster and the command", "Cluster profile dgx-a100-40, 16 ranks on 2 nodes" in text and
            f"<code>cuboid sweep {folder}" in text and {"MFU", "dp"} <= set(page.texts), done)
     expect("names are escaped, and shown", page.texts.count(hostile) >= 4, done)

@@ -2,6 +2,8 @@
 /* The HTML page: heat maps of pairs of axes, time against memory, the planned layouts, and the others with
  * their reasons. At most LISTED layouts are listed, which keeps the page below 2 MB. */
 #include "tools/cli/html.h"
+
+#include "base/memory.h"
 #include "tools/cli/sweep/sweep_output.h"
 
 #include <string.h>
@@ -21,7 +23,11 @@ static void add_cluster(const struct sweep *sweep, const char *command, struct t
     text_add(out, ", %d ranks", recipe_world_size(recipe));
     if (recipe->cluster.nodes > 0)
         text_add(out, " on %d nodes", recipe->cluster.nodes);
-    text_add(out, " in the fastest layout.</p>\n");
+    text_add(out, " in the fastest layout.</p>\n<p>");
+    AUTO(text) basis = {0};
+    sweep_basis_text(sweep, &basis);
+    html_escaped(out, text_chars(&basis));
+    text_add(out, "</p>\n");
     recipe_destroy(recipe);
 }
 
