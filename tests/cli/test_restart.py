@@ -4,6 +4,7 @@
 lost, a run without a checkpoint restarts, and every exit has a status and a message.
 
     test_restart.py CUBOID"""
+import contextlib
 import glob
 import json
 import os
@@ -170,6 +171,18 @@ def test_signals():
     expect("at once", time.monotonic() - start < 10, done)
 
 
+def is_blocked(child):
+    """Waits until a thread of the process is in write(1, ...)."""
+    deadline = time.monotonic() + 40
+    while child.poll() is None and time.monotonic() < deadline:
+        for path in glob.glob(f"/proc/{child.pid}/task/*/syscall"):
+            with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+                if file.read().startswith("1 0x1 "):
+                    return True
+        time.sleep(0.01)
+    return False
+
+
 def test_signal_during_start():
     """The report of the layout is written to a full pipe, so that the start is blocked."""
     train("saved", "train.train_iters=2")
@@ -183,8 +196,8 @@ def test_signal_during_start():
                     pass
             except BlockingIOError:
                 os.set_blocking(writes, True)
-            child = begin(name, stdout=writes, until=lambda n=name: os.path.exists(f"{n}/lock"))
-            time.sleep(0.2)
+            child = begin(name, stdout=writes, until=lambda: True)
+            expect(f"the start of {name} is blocked", is_blocked(child), child)
             done = end(child, number)
             os.close(writes)
             os.close(reads)
