@@ -6,12 +6,17 @@ work=${work:?} cuboid=${cuboid:?}
 losses() { sed 's/.*"loss": *\([^,]*\),.*"grad_norm": *\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"; }
 steps() { if [ -e "$1/metrics.jsonl" ]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
 
+show_logs() { # Before Slurm is stopped.
+    sinfo -N || true
+    squeue || true
+    tail -n 20 "$work"/*/slurm-*.log "$work"/*.log 2>/dev/null || true
+}
+
 check() { # WHAT COMMAND...
     local what=$1
     shift
     if "$@"; then echo "ok      $what ($((SECONDS)) s)"; else
         echo "FAILED  $what"
-        tail -n 20 "$work"/*/slurm-*.log "$work"/*.log 2>/dev/null || true
         exit 1
     fi
 }
