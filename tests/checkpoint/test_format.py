@@ -4,7 +4,7 @@
 
     test_format.py CUBOID SOURCE_ROOT
 
-- The lines of docs/checkpoints.md, exactly as printed there, assemble the same global tensors from a
+- The lines of docs/internals/checkpoint-format.md, exactly as printed there, assemble the same global tensors from a
   checkpoint of one rank and from those of other layouts; data ranks without ZeRO have files of equal size.
 - Every checksum equals libxxhash's of the bytes that the page names.
 - After `cuboid checkpoint reshard` to several layouts all tensors are bit-identical; a wrong byte in any of its files
@@ -47,10 +47,10 @@ def run(*arguments, **options):
 
 
 def documented():
-    with open(os.path.join(ROOT, "docs", "checkpoints.md"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "docs", "internals", "checkpoint-format.md"), encoding="utf-8") as file:
         lines = re.search(r"<!-- test: assemble -->\n```python\n(.*?)```", file.read(), re.S).group(1)
     assert lines.count("\n") == 10, lines
-    return compile(lines, "docs/checkpoints.md", "exec")
+    return compile(lines, "docs/internals/checkpoint-format.md", "exec")
 
 
 LINES = documented()
