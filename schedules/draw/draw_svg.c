@@ -330,7 +330,7 @@ static void draw_title(struct picture *x)
     svg_add_escaped(x->out, x->drawing->title);
     text_add(x->out,
              "</text>\n<text class=\"s\" x=\"4\" y=\"%.7g\">p %d, m %d, v %d: step time %.6g%s%s, bubble "
-             "%.6g%s%s (%.1f %%), peak ",
+             "%.6g%s%s (%.1f %%; without warm-up and drain), peak ",
              svg_round(x->top - x->title + 42), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit,
              sim->bubble, *unit != 0 ? " " : "", unit, span > 0.0 ? 100.0 * sim->bubble / span : 0.0);
     if (least < largest)
