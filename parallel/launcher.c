@@ -38,7 +38,6 @@ static bool found(const char *name, int64_t size, const char *rank_variable, int
     *out = (struct launcher){.name = name,
                              .size = (int)size,
                              .rank = (int)rank,
-                             .rank_variable = rank_variable,
                              .local_rank = local_rank >= 0 && local_rank < size ? (int)local_rank : 0};
     return true;
 }

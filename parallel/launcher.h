@@ -14,9 +14,8 @@ struct launcher {
     bool has_mpi;   // MPI can connect the processes: mpirun, srun --mpi=pmix
     char job[200];  // a name of the job, the same on all of its processes of a machine; "" without a launcher
     char node[64];  // Slurm's name of the node, else the host name; CUBOID_NODE: several on one machine
-    bool names_node;           // CUBOID_NODE is set: other processes on this machine may be on another node
-    const char *rank_variable; // of the environment, which has the rank of a process
-    char host[64];             // of rank 0, if the launcher tells (MASTER_ADDR); ""
+    bool names_node; // CUBOID_NODE is set: other processes on this machine may be on another node
+    char host[64];   // of rank 0, if the launcher tells (MASTER_ADDR); ""
 };
 
 /* BAD_USAGE in the shell of an allocation of several nodes, which is a single process. */

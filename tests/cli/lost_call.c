@@ -21,6 +21,8 @@
  *     halt_entered   it is stopped when it is monitored
  *     halt_ended     it is stopped when its rank has ended, before the processes end together
  *
+ * With INJECT_HASTE, a minute in which the processes connect is only 2 s long.
+ *
  * And those of tests/cli/check_timeline.py, in every step:
  *
  *     unmarked  the end of one span is not marked
@@ -32,6 +34,7 @@
 #include "trainer/engine/stage_ops.h"
 #include "trainer/progress/monitor.h"
 #include "trainer/progress/process.h"
+#include "trainer/progress/watch.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -62,6 +65,10 @@ enum status faulty_page_open(const struct page_options *options,
                              struct page **out) __asm__("__wrap_page_open");
 uint64_t real_process_started(int process) __asm__("__real_process_started");
 uint64_t faulty_process_started(int process) __asm__("__wrap_process_started");
+double real_connecting_s(const struct page *page,
+                         const struct watched *watched) __asm__("__real_watch_connecting_s");
+double faulty_connecting_s(const struct page *page,
+                           const struct watched *watched) __asm__("__wrap_watch_connecting_s");
 
 void real_monitor_enter(struct monitor *monitor) __asm__("__real_monitor_enter");
 void faulty_monitor_enter(struct monitor *monitor) __asm__("__wrap_monitor_enter");
@@ -178,6 +185,11 @@ uint64_t faulty_process_started(int process)
     if (is_of_process("halt_in"))
         raise(SIGSTOP);
     return real_process_started(process);
+}
+
+double faulty_connecting_s(const struct page *page, const struct watched *watched)
+{
+    return real_connecting_s(page, watched) * (getenv("INJECT_HASTE") != NULL ? 30.0 : 1.0);
 }
 
 /* The marks of spans: pairs of a begin and an end. */

@@ -2,8 +2,8 @@
 /* The report of a hang, in one line. */
 #include "trainer/progress/hang.h"
 
+#include "base/memory.h"
 #include "parallel/comm.h"
-#include "trainer/progress/missing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -187,8 +187,24 @@ void hang_report(const struct hang *hang, const struct hang_finding *finding, st
         add_hint(hang, rank, out);
 }
 
+void hang_report_missing(const bool *connected, int size, const char *to, double waited_s, struct text *out)
+{
+    AUTO_FREE int *missing = memory_zeroed((size_t)size, sizeof *missing, "the ranks that are missing");
+    int count = 0;
+    for (int r = 0; r < size; r++)
+        if (!connected[r])
+            missing[count++] = r;
+    text_add(out, "%d of %d processes %s" HANG_NOT_CONNECTED "%safter %.0f s: ", count, size,
+             count == 1 ? "has" : "have", to, waited_s);
+    hang_ranks_text(missing, count, out);
+    text_add(out,
+             "; see whether they run, or are stopped (state T of ps); if they only start late, set "
+             "resilience.heartbeat_timeout_seconds above %.0f",
+             waited_s);
+}
+
 bool hang_is_report(const char *line)
 {
     return strstr(line, ")" STALLED_IN) != NULL || strstr(line, ")" WAS_IN) != NULL ||
-           strstr(line, MISSING_NOT_CONNECTED) != NULL;
+           strstr(line, HANG_NOT_CONNECTED) != NULL;
 }

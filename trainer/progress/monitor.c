@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "trainer/progress/missing.h"
 #include "trainer/progress/monitor_state.h"
 
 #include <errno.h>
@@ -17,7 +16,7 @@ static const double poll_max_s = 0.25, poll_min_s = 0.01; // limits of the poll 
 static const double responsive_s = 0.6;         // a monitor that has polled within this time is alive
 static const double finish_report_s = 3.0;      // for another process to finish its report
 static const int64_t spent_max_ns = 1500000000; // longest poll, unless the monitor was suspended
-static const double open_s = 60.0;              // without a timeout, for another process to open the page
+static const double open_s = 10.0;              // at least, for another process to open the page
 static const double nanosecond = 1e-9;
 
 /* ---- polling ---- */
@@ -72,36 +71,23 @@ static void *watch(void *argument)
 
 /* ---- starting and stopping ---- */
 
-/* Whether a process of the job on this machine is stopped. */
-static bool one_is_stopped(const struct monitor_config *config)
-{
-    struct missing missing;
-    const struct missing_options options = {.launcher = config->launcher,
-                                            .several_hosts = config->several_hosts};
-    if (config->launcher == NULL || missing_find(&options, &missing) != OK)
-        return false;
-    const bool is_stopped = missing_is_stopped(&missing);
-    missing_free(&missing);
-    return is_stopped;
-}
-
 /* Opens the shared page; if that fails, a private one. A process that is stopped while it opens the page
- * blocks the others: then each of them finds it from a page of its own. */
+ * blocks the others, which then end. */
 static enum status open_page(struct monitor *m)
 {
-    const double until_s = clock_s() + (m->config.timeout_s > 0.0 ? m->config.timeout_s : open_s);
-    enum status status = PEER_LOST;
-    bool stopped = false;
-    if (m->config.page.job == NULL)
-        return page_open(&m->config.page, &m->page);
-    while (status == PEER_LOST && !stopped && clock_s() < until_s) {
+    const double wait_s = fmax(m->config.timeout_s, open_s), until_s = clock_s() + wait_s;
+    enum status status = page_open(&m->config.page, &m->page);
+    while (status == PEER_LOST && clock_s() < until_s)
         status = page_open(&m->config.page, &m->page);
-        stopped = status == PEER_LOST && one_is_stopped(&m->config);
+    if (status == OK || m->config.page.job == NULL)
+        return status;
+    if (status == PEER_LOST) {
+        if (monitor_claim_machine(m))
+            print_line(stderr, "cuboid: a process has" HANG_NOT_CONNECTED "after %.0f s: %s; is it stopped?",
+                       wait_s, fail_text());
+        exit_silently(PEER_LOST);
     }
-    if (status == OK)
-        return OK;
-    if (!stopped)
-        print_line(stderr, "warning: %s: this process monitors only its own ranks", fail_text());
+    print_line(stderr, "warning: %s: this process monitors only its own ranks", fail_text());
     m->config.page.job = NULL;
     return page_open(&m->config.page, &m->page);
 }

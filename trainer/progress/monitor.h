@@ -28,8 +28,7 @@ struct launcher;
 struct schedule;
 
 struct monitor_config {
-    const struct launcher
-        *launcher; // finds processes that have not started (missing.h); NULL: not looked for
+    const struct launcher *launcher; // tells how many processes must connect; NULL: not checked
     struct page_options page;
     double timeout_s;                // 0: none; only lost processes are reported
     bool automatic;                  // ten times the longest step, save or evaluation, at least timeout_s

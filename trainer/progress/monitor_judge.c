@@ -2,11 +2,11 @@
 #include "trainer/progress/monitor_state.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "parallel/launcher.h"
 #include "trainer/progress/control/control_view.h"
 #include "trainer/progress/hang.h"
 #include "trainer/progress/hang_dump.h"
-#include "trainer/progress/missing.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static const double settle_gone_s = 0.2;     // if a process is lost
 static const double start_timeout_s = 600.0; // automatic: until the first step is complete
 static const double contact_timeout_s = 30.0; // until the first message of another node
 static const double resumed_s = 1.5;          // without reports after a suspension
-static const double connect_least_s = 60.0;   // for processes that are not stopped to connect
+static const double connect_least_s = 60.0;   // at least, for processes to connect
 static const double others_s = 5.0;           // after start_timeout_s: for another node to report its own
 static const double nanosecond = 1e-9;
 enum { TIMES_LONGEST = 10 };
@@ -86,7 +86,7 @@ static void await_nodes(void)
 static _Noreturn void report(struct monitor *m, const struct hang *hang, const struct hang_finding *finding)
 {
     struct text line = {0}, file = {0};
-    if (m->config.launcher != NULL && !missing_claim(m->config.launcher)) { // another node reports
+    if (!monitor_claim_machine(m)) { // another node reports
         await_nodes();
         monitor_end_node(m);
     }
@@ -203,63 +203,52 @@ static void report_to_first(struct monitor *m, int64_t passed_ns)
 
 /* ---- starting ---- */
 
-static _Noreturn void report_missing(struct monitor *m, const struct missing *missing, double waited_s)
+/* Sets out[launcher->size] for the ranks that this monitor knows, and returns their number. */
+static int find_connected(const struct monitor *m, bool *out)
 {
-    struct text line = {0};
-    const bool is_first = missing_claim(m->config.launcher);
-    const bool is_mpirun = strcmp(m->config.launcher->name, "mpirun") == 0;
+    int count = 0;
+    for (int s = 0; s < page_slots(m->page); s++) {
+        const struct progress_head *head = &m->watched[s].head;
+        if (head->state == PROGRESS_NONE || head->who.rank < 0 || head->who.rank >= m->config.launcher->size)
+            continue;
+        out[head->who.rank] = true;
+        count++;
+    }
+    return count;
+}
+
+static _Noreturn void report_missing(struct monitor *m, const bool *connected, double waited_s)
+{
+    const struct monitor_config *config = &m->config;
+    struct text line = {0}, to = {0};
+    const bool is_first = monitor_claim_machine(m);
+    if (page_path(m->page) == NULL)
+        text_add(&to, "to this process, which monitors only itself, ");
+    else if (config->several_nodes)
+        text_add(&to, "to node %s ", config->page.node);
     if (is_first) {
-        missing_report(missing, waited_s, &line);
+        hang_report_missing(connected, config->launcher->size, text_chars(&to), waited_s, &line);
         print_line(stderr, "cuboid: %s", text_chars(&line));
     }
-    if (!is_first || (m->config.several_hosts && !is_mpirun)) // mpirun ends other nodes
+    if (config->several_nodes) // also the first, to keep its claim
         await_nodes();
-    missing_kill(missing, m->config.launcher); // first: when the others have ended, this process may exit
     monitor_end_node(m);
 }
 
-static enum status find_missing(const struct monitor *m, struct missing *out)
-{
-    int *watched = calloc((size_t)page_slots(m->page), sizeof *watched);
-    const struct missing_options options = {.launcher = m->config.launcher,
-                                            .several_hosts = m->config.several_hosts,
-                                            .page = page_path(m->page),
-                                            .watched = watched,
-                                            .count = page_slots(m->page)};
-    if (watched == NULL)
-        return fail(NO_MEMORY, "no memory to find %d processes", options.launcher->size);
-    for (int s = 0; s < page_slots(m->page); s++)
-        watched[s] = m->watched[s].head.process;
-    const enum status status = missing_find(&options, out);
-    free(watched);
-    return status;
-}
-
-/* Whether processes that no monitor knows are reported: one that is stopped after the timeout, in two looks;
- * others may only be late. */
+/* Reports processes that have not connected: those of this node after the timeout, but not before others of
+ * the launcher may be late; those of other nodes later, so that their own node reports first. */
 static void check_start(struct monitor *m)
 {
-    const double limit_s = timeout_s(m), between_s = 0.4, before_s = fmin(0.5 * limit_s, 1.0);
-    const double waited_s = watch_longest_s(m->page, m->watched, false);
-    const double connecting_s = watch_longest_s(m->page, m->watched, true);
-    struct missing missing;
-    if (waited_s < m->scanned_s) { // it made progress
-        m->scanned_s = 0.0;
-        m->stopped = false;
-    }
-    const bool is_connected = control_is_remote(m->control) && control_first(m->control)->count > 0;
-    if (m->config.launcher == NULL || limit_s <= 0.0 || waited_s < limit_s - before_s || is_connected ||
-        knows_all(m) || waited_s < m->scanned_s + between_s)
+    const double limit_s = timeout_s(m), waited_s = watch_connecting_s(m->page, m->watched);
+    if (m->config.launcher == NULL || limit_s <= 0.0 || waited_s < fmax(limit_s, connect_least_s))
         return;
-    m->scanned_s = waited_s;
-    MUST(find_missing(m, &missing));
-    const bool stopped = missing_is_stopped(&missing), too = stopped && m->stopped && waited_s >= limit_s;
-    const double last_s =
-        missing.known ? fmax(limit_s, connect_least_s) : fmax(limit_s, start_timeout_s) + others_s;
-    m->stopped = stopped;
-    if ((too || connecting_s >= last_s) && page_claim_report(m->page))
-        report_missing(m, &missing, waited_s);
-    missing_free(&missing);
+    AUTO_FREE bool *connected =
+        memory_zeroed((size_t)m->config.launcher->size, sizeof *connected, "the ranks that have connected");
+    const int count = find_connected(m, connected);
+    const bool is_here = count < page_slots(m->page);
+    if (count < m->config.launcher->size && (is_here || waited_s >= start_timeout_s + others_s) &&
+        page_claim_report(m->page))
+        report_missing(m, connected, waited_s);
 }
 
 /* ---- ending ---- */

@@ -2,6 +2,8 @@
 #include "trainer/progress/monitor_state.h"
 
 #include "base/clock.h"
+#include "base/wire.h"
+#include "parallel/launcher.h"
 #include "trainer/progress/process.h"
 
 #include <signal.h>
@@ -101,4 +103,15 @@ _Noreturn void monitor_end_node(struct monitor *m)
 {
     monitor_end_others(m);
     exit_silently(PEER_LOST);
+}
+
+bool monitor_claim_machine(const struct monitor *m)
+{
+    char name[80];
+    int file; // left open: the claim lasts as long as this process
+    if (m->config.launcher == NULL)
+        return true;
+    snprintf(name, sizeof name, "cuboid-report-%u-%016llx", (unsigned)getuid(),
+             (unsigned long long)page_hash(m->config.launcher->job, ""));
+    return wire_claim_local(name, &file);
 }

@@ -33,8 +33,6 @@ struct monitor {
     int64_t reported_ns;
     int64_t resumed_ns; // the end of the last suspension of this process
     int64_t ending_ns;  // for how long the process of a rank that has ended has been stopped
-    double scanned_s;   // when missing processes were last looked for: time without progress then
-    bool stopped;       // one of them was stopped then
 };
 
 /* ---- the processes of the node ---- */
@@ -50,6 +48,8 @@ bool monitor_is_primary(const struct monitor *m);
 void monitor_end_others(struct monitor *m);
 /* And this one. */
 _Noreturn void monitor_end_node(struct monitor *m);
+/* Claims the report of all nodes of this machine (CUBOID_NODE). False: another process of the job reports. */
+bool monitor_claim_machine(const struct monitor *m);
 
 /* ---- the ranks ---- */
 

@@ -21,7 +21,7 @@
 static const uint64_t magic = UINT64_C(0x6375626f69645031); // "cuboidP1"
 
 /* Locked bytes of the file: one by the process that is opening the page, one shared by all that use it. */
-enum { LOCK_OPENING, LOCK_USING };
+enum { LOCK_OPENING, LOCK_USING, FOLDER_CHARS = 100 };
 
 struct shared {
     uint64_t magic, bytes;
@@ -164,30 +164,22 @@ static enum status open_locked(struct page *page)
 
 /* The folder of pages: the user's own if it is in memory, where no other user can take a name; else that of
  * all users. */
-static void find_folder(char out[PAGE_FOLDER_CHARS])
+static void find_folder(char out[FOLDER_CHARS])
 {
     const char *own = getenv("XDG_RUNTIME_DIR");
-    char path[PATH_MAX]; // as in a memory map
+    char path[PATH_MAX];
     struct stat info;
     struct statfs system;
-    const bool is_usable = own != NULL && realpath(own, path) != NULL && strlen(path) < PAGE_FOLDER_CHARS &&
-                           strpbrk(path, " \n") == NULL && stat(path, &info) == 0 &&
-                           info.st_uid == geteuid() && (info.st_mode & 077) == 0 &&
+    const bool is_usable = own != NULL && realpath(own, path) != NULL && strlen(path) < FOLDER_CHARS &&
+                           stat(path, &info) == 0 && info.st_uid == geteuid() && (info.st_mode & 077) == 0 &&
                            statfs(path, &system) == 0 && system.f_type == TMPFS_MAGIC;
-    snprintf(out, PAGE_FOLDER_CHARS, "%.*s", PAGE_FOLDER_CHARS - 1, is_usable ? path : "/dev/shm");
-}
-
-void page_prefix(char out[PAGE_PREFIX_CHARS])
-{
-    char folder[PAGE_FOLDER_CHARS];
-    find_folder(folder);
-    snprintf(out, PAGE_PREFIX_CHARS, "%s/cuboid-%u-", folder, (unsigned)getuid());
+    snprintf(out, FOLDER_CHARS, "%.*s", FOLDER_CHARS - 1, is_usable ? path : "/dev/shm");
 }
 
 /* Removes pages that no process uses: those of nodes whose processes were killed before all had started. */
 static void sweep(void)
 {
-    char prefix[40], path[PAGE_FOLDER_CHARS + 260], folder[PAGE_FOLDER_CHARS];
+    char prefix[40], path[FOLDER_CHARS + 260], folder[FOLDER_CHARS];
     find_folder(folder);
     DIR *list = opendir(folder);
     snprintf(prefix, sizeof prefix, "cuboid-%u-", (unsigned)getuid());
@@ -208,16 +200,22 @@ static void sweep(void)
         closedir(list);
 }
 
+uint64_t page_hash(const char *job, const char *node)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const char *at = job; *at != 0; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    for (const char *at = node; *at != 0; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 static void name_file(const struct page_options *options, struct text *out)
 {
-    char prefix[PAGE_PREFIX_CHARS];
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (const char *at = options->job; *at != 0; at++)
-        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-    for (const char *at = options->node; *at != 0; at++)
-        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-    page_prefix(prefix);
-    text_add(out, "%s%016llx", prefix, (unsigned long long)hash);
+    char folder[FOLDER_CHARS];
+    find_folder(folder);
+    text_add(out, "%s/cuboid-%u-%016llx", folder, (unsigned)getuid(),
+             (unsigned long long)page_hash(options->job, options->node));
 }
 
 /* ---- opening ---- */

@@ -34,15 +34,6 @@ struct page_options {
 
 struct page;
 
-/* What the path of every page of this user begins with: a process that has opened one has it in its memory
- * map. */
-enum {
-    PAGE_FOLDER_CHARS = 100,
-    PAGE_PREFIX_CHARS = PAGE_FOLDER_CHARS + 20,
-    PAGE_PATH_CHARS = PAGE_PREFIX_CHARS + 17
-};
-void page_prefix(char out[PAGE_PREFIX_CHARS]);
-
 /* IO_ERROR if the folder has no space, or if the file belongs to another version of this program, or is not
  * a private file of this user. PEER_LOST if another process has been opening the page for half a second: it
  * may be stopped. */
@@ -51,6 +42,8 @@ void page_close(struct page *page); // accepts NULL; the slots must not be used 
 /* Removes the file now, because all processes of the job are about to end. */
 void page_remove(struct page *page);
 
+/* A number of a job and a node, for the names of what its processes share. */
+uint64_t page_hash(const char *job, const char *node);
 /* The path of the page; NULL: it is private. */
 const char *page_path(const struct page *page);
 

@@ -11,13 +11,12 @@ bool watched_is_active(const struct watched *w)
     return w->head.state == PROGRESS_ACTIVE;
 }
 
-double watch_longest_s(const struct page *page, const struct watched *watched, bool connecting)
+double watch_connecting_s(const struct page *page, const struct watched *watched)
 {
     int64_t longest_ns = 0;
     for (int s = 0; s < page_slots(page); s++) {
         const struct watched *w = &watched[s];
-        if (watched_is_active(w) && (!connecting || strcmp(w->head.who.action, "connect") == 0) &&
-            w->stalled_ns > longest_ns)
+        if (watched_is_active(w) && strcmp(w->head.who.action, "connect") == 0 && w->stalled_ns > longest_ns)
             longest_ns = w->stalled_ns;
     }
     return nanosecond * (double)longest_ns;

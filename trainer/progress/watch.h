@@ -22,8 +22,8 @@ bool watch_poll(const struct page *page, int64_t passed_ns, struct watched *watc
 /* Restarts the time without progress of all ranks: one of another node has ended. */
 void watch_restart(const struct page *page, struct watched *watched);
 
-/* The longest time without progress of an active rank; only of those that are connecting, with that. */
-double watch_longest_s(const struct page *page, const struct watched *watched, bool connecting);
+/* The longest time that a rank has been connecting to the others. */
+double watch_connecting_s(const struct page *page, const struct watched *watched);
 
 /* Reads all that the ranks have published since, into out[page_slots()]. Returns the number of ranks.
  * *ended: one has ended since. */

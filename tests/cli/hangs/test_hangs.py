@@ -268,7 +268,8 @@ def check_missing(options, folder, nodes):
                   options.cuboid, "train", "a.yaml", "pp=2", "tp=2", f"logging.run_dir={folder}/run",
                   "resilience.heartbeat_timeout_seconds=1"]
     run = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                           env={**os.environ, "HANGS_FOLDER": folder, "OMPI_MCA_orte_tmpdir_base": folder})
+                           env={**os.environ, "HANGS_FOLDER": folder, "INJECT_HASTE": "1",
+                                "OMPI_MCA_orte_tmpdir_base": folder})
     found = {}
     while run.poll() is None and len(found) < 4:
         time.sleep(0.02)
@@ -285,9 +286,12 @@ def check_missing(options, folder, nodes):
     for pid in left.values():
         os.kill(pid, signal.SIGKILL)
     os.remove("pipe")
-    report = rf"(?m)^cuboid: 1 of 4 processes has not connected after \d s: rank 2 \(node {'xy'[nodes - 1]}, process " \
-        rf"{found[2]}\): its process is stopped \(T\); if they only start late, set " \
-        r"resilience.heartbeat_timeout_seconds above \d$"
+    # The ranks of a node know only each other until all have connected.
+    ranks = "1 of 4 processes has not connected to node x after \\d+ s: rank 2" if nodes == 1 else \
+        "(2 of 4 processes have not connected to node x after \\d+ s: ranks 2, 3|" \
+        "3 of 4 processes have not connected to node y after \\d+ s: ranks 0-2)"
+    report = rf"(?m)^cuboid: {ranks}; see whether they run, or are stopped \(state T of ps\); if they only start " \
+        r"late, set resilience.heartbeat_timeout_seconds above \d+$"
     good = ended_with_1(run.returncode, text) and not left and len(re.findall(report, text)) == 1 and \
         text.count("not connected") == 1 and took < 1 + MARGIN_S
     print(f"a process is stopped before it connects, {nodes} nodes: " +

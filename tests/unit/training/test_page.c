@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The page of a node, and the processes that it names, when another user of the machine got there first. */
+/* The page of a node, and the processes that it names, when another user of the machine got there first;
+ * the report of ranks that are not in it. */
+#include "trainer/progress/hang.h"
 #include "trainer/progress/page.h"
 #include "trainer/progress/process.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/status.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +30,11 @@ static struct page_options options_of(char job[64])
 }
 
 /* The path of the page of a job that is not running. */
-static void find_path(const struct page_options *options, char out[PAGE_PATH_CHARS])
+static void find_path(const struct page_options *options, char out[PATH_MAX])
 {
     struct page *page = NULL;
     cr_assert_eq(page_open(options, &page), OK, "%s", fail_text());
-    snprintf(out, PAGE_PATH_CHARS, "%s", page_path(page));
+    snprintf(out, PATH_MAX, "%s", page_path(page));
     page_close(page);
     cr_assert_neq(access(out, F_OK), 0);
 }
@@ -57,7 +61,7 @@ static void make_file(const char *path, mode_t mode)
 
 Test(page, files_that_are_not_private_are_refused)
 {
-    char job[64], path[PAGE_PATH_CHARS], other[64];
+    char job[64], path[PATH_MAX], other[64];
     const struct page_options options = options_of(job);
     cr_assert_eq(unsetenv("XDG_RUNTIME_DIR"), 0);
     find_path(&options, path);
@@ -106,7 +110,7 @@ static void need_root(void)
 
 Test(page, one_of_another_user_is_refused)
 {
-    char job[64], path[PAGE_PATH_CHARS];
+    char job[64], path[PATH_MAX];
     const struct page_options options = options_of(job);
     need_root();
     cr_assert_eq(unsetenv("XDG_RUNTIME_DIR"), 0);
@@ -198,4 +202,19 @@ Test(process, one_of_another_user_gets_none)
     const pid_t child = start(true);
     cr_expect(!process_is_own(child));
     cr_expect(!is_killed(child, process_started(child)), "a process of another user");
+}
+
+Test(page, names_the_ranks_that_have_not_connected)
+{
+    const bool connected[] = {true, false, true, false, true};
+    AUTO(text) one = {0}, two = {0};
+    hang_report_missing(connected, 3, "", 60.4, &one);
+    cr_assert_str_eq(text_chars(&one),
+                     "1 of 3 processes has not connected after 60 s: rank 1; see whether they run, or are "
+                     "stopped (state T of ps); if they only start late, set "
+                     "resilience.heartbeat_timeout_seconds above 60");
+    hang_report_missing(connected, 5, "to node b ", 60.4, &two);
+    const char begin[] = "2 of 5 processes have not connected to node b after 60 s: ranks 1, 3; ";
+    cr_assert_eq(strncmp(text_chars(&two), begin, strlen(begin)), 0, "%s", text_chars(&two));
+    cr_assert(hang_is_report(text_chars(&one)) && hang_is_report(text_chars(&two)));
 }
