@@ -13,15 +13,15 @@
  *   ...
  *   recipe_destroy(recipe);
  *
- * A key that another folder reads is a field of a struct of that folder, which is embedded here; the table
- * has the field of each key.
+ * A key that another folder reads is a field of a struct of that folder, which is embedded here; its row
+ * names the field.
  *
  * A loaded recipe is complete (defaults and derived values filled in), within every range, consistent
  * across keys, and uses only implemented features: callers need not validate it. It does not change
  * after loading, so ranks that are threads may share it.
  *
- * One table (recipe_table.c) has a row for each key. Parsing, defaults, ranges, the resolved text and
- * the reference page are read from it; a new key is a field and a row there (docs/internals/extending.md). */
+ * keys/ has a row for each key, which is also its field. Parsing, defaults, ranges, the resolved text and the
+ * reference page are read from these rows; a new key is a row there (docs/internals/extending.md). */
 #pragma once
 
 #include "base/text.h"
@@ -32,6 +32,9 @@
 #include "trainer/files/problems.h"
 
 enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
+enum layout_search { SEARCH_NONE, SEARCH_AUTO };
+/* TIMES_PLAN: times of a plan with cluster.profile; also the memory limit, unless the recipe has one. */
+enum schedule_times { TIMES_GIVEN, TIMES_PLAN };
 enum lr_decay { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
 enum wsd_decay { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQUARE_ROOT };
 enum { MATMUL_FORMAT_SAME = MATMUL_FORMAT_COUNT }; // as precision.matmul_format
@@ -62,23 +65,9 @@ struct recipe_names {
     size_t count;
 };
 
-/* Every `char *` belongs to the recipe and is NULL where the recipe says `none`. */
-
-struct recipe_parallel {
-    int tensor_parallel_size;
-    int pipeline_parallel_size;
-    int data_parallel_size; // resolved: `auto` is world / (tp * pp * cp), and 1 alone
-    char *rank_order;       // a permutation of "tp-cp-ep-dp-pp", fastest axis first
-    enum layout_search { SEARCH_NONE, SEARCH_AUTO } search; // resolved: none
-};
-
 /* The costs for which `auto` searches a schedule; times in any unit. */
 struct recipe_auto {
-    enum schedule_times {
-        TIMES_GIVEN,
-        TIMES_PLAN
-    } times;             // TIMES_PLAN: times of a plan with cluster.profile; also the
-                         // memory limit, unless there is one here
+    enum schedule_times times;
     double f, i, w;      // of one stage
     double comm;         // of a message
     double memory_limit; // microbatches whose activations (all chunks, F to W) a rank may hold; 0: no limit
@@ -92,144 +81,31 @@ enum stage_partition {
     PARTITION_MODULES,            // embedding, final norm and head do; the first stages are the larger
 };
 
-struct recipe_pipeline {
-    char *schedule;       // name of a schedule family: "1f1b"; "file" with schedule_file
-    int virtual_stages;   // v, chunks per rank
-    int layers_per_stage; // Megatron's way to set virtual_stages; 0: not set. Read virtual_stages instead.
-    int microbatch_group_size;
-    char *schedule_file;
-    struct {
-        int p, m, v;
-        bool stage_replicas;  // every stage is on two ranks
-    } file;                   // sizes of schedule_file; zeros without one
-    struct layer_list layout; // empty: as even as possible. Read recipe_stage_layers() instead.
-    bool optimizer_post_validation;
-    struct recipe_auto search;
-    enum stage_partition partition;
+/* Sizes of pipeline.schedule_file. */
+struct schedule_file_sizes {
+    int p, m, v;
+    bool stage_replicas; // every stage is on two ranks
 };
 
-struct recipe_train {
-    int64_t micro_batch_size;  // B, of one microbatch on one data-parallel rank
-    int64_t global_batch_size; // a multiple of micro_batch_size * data_parallel_size
-    int64_t train_iters;       // steps
-    int64_t eval_interval;     // in steps; 0: never
-    int64_t eval_iters;        // global batches in one evaluation
-};
-
-struct recipe_optimizer {
-    double lr;     // > 0
-    double min_lr; // <= lr
-    enum lr_decay lr_decay_style;
-    int64_t lr_warmup_iters; // <= lr_decay_iters; train_iters may be fewer
-    int64_t lr_decay_iters;  // counted from step 1, warm-up included
-    enum wsd_decay lr_wsd_decay_style;
-    int64_t lr_wsd_decay_iters; // with LR_WSD: 1 <= it <= lr_decay_iters - lr_warmup_iters
-    double weight_decay;
-    double adam_beta1, adam_beta2; // [0, 1)
-    double adam_eps;               // > 0
-    double clip_grad;              // 0: no clipping
-};
-
-struct recipe_precision {
-    enum recipe_dtype params_dtype;
-    enum recipe_dtype main_params_dtype;
-    double loss_scale;         // of fp16; 0: dynamic
-    double initial_loss_scale; // >= min_loss_scale
-    double min_loss_scale;
-    int64_t loss_scale_window, hysteresis;
-    enum matmul_format matmul_format;
-    int forward_format, grad_input_format, grad_weight_format; // enum matmul_format, or MATMUL_FORMAT_SAME
-    enum recipe_scaling scaling;
-    int64_t amax_history_len; // of SCALE_DELAYED, in steps
-    enum amax_algorithm amax_compute_algo;
-    int64_t margin;
-    struct recipe_names high_precision_layers;
-};
-
-struct recipe_memory {
-    struct recipe_names recompute_modules; // read layers.recompute.modules instead
-    bool offload_activations;
-    bool offload_optimizer;
-};
-
-struct recipe_data {
-    bool mock_data;              // random tokens; no sources, and tokenizer files only for documents
-    struct recipe_sources train; // at least one without mock_data
-    struct recipe_sources valid; // empty: the second part of `split`
-    double split[3]; // shares of train, valid, test; any positive sum; 1, 0, 0 where `valid` is given
-    bool reset_attention_mask;
-    bool reset_position_ids;
-    bool eod_mask_loss;
-    bool loss_mask;          // PREFIX.mask of every source
-    bool pack_documents;     // samples are whole documents and padding
-    bool truncate_documents; // the longer ones
-    bool strict;             // resuming on data that differ from the checkpoint's is an error
-};
-
-struct recipe_tokenizer {
-    enum tokenizer_type tokenizer_type;
-    char *vocab_file; // both or none, and only with TOKENIZER_GPT2_BPE
-    char *merge_file;
-    char *tokenizer_model; // a file, or the folder of a tokenizer.json; with the types that read one
-    int64_t vocab_size;    // of the files; 0: not read, since model.vocab_size is given, or they are absent
-};
-
-struct recipe_checkpoint {
-    char *save;            // the folder; NULL: none is ever written
-    char *load;            // "auto": the newest in `save`, if there is one; NULL: start afresh; or a folder
-    int64_t save_interval; // in steps; 0: not by steps
-    double save_minutes;   // since the last one; 0: not by time
-    int64_t keep_last;     // 0: all
-    int64_t save_retain_interval; // keep_last never removes multiples of this step; 0: off
-    bool keep_best;    // also keep the one with the lowest validation loss, which each evaluation saves
-    int64_t ckpt_step; // step of the checkpoint in the folder `load`; 0: the newest
-    bool save_optim, load_optim;
-    bool finetune; // start at step 0 from `load`
-    bool async_save;
-    int64_t staging_mb;                   // for its copy, per rank; 0: of the size of the file
-    int64_t non_persistent_save_interval; // in steps; 0: none are saved in memory
-    char *memory_dir;                     // on a tmpfs of each node; NULL: none
-    int64_t memory_copies;                // nodes that hold each shard
-};
-
-struct recipe_logging {
-    char *run_dir;
-    int64_t log_interval; // of the terminal; metrics.jsonl has every step
-    double peak_flops;    // of one rank, for mfu; 0: not known
-};
-
-struct recipe_profile {
-    bool timeline;
-    int64_t profile_step_start; // counted from 1
-    int64_t profile_step_end;   // 0: profile_step_start
-};
-
-struct recipe_resilience {
-    bool check_for_nan_in_loss_and_grad;
-    double heartbeat_timeout_seconds; // without progress of a rank; 0: no timeout
-    bool heartbeat_is_automatic;     // the timeout is at least ten times the longest step, save or evaluation
-    double exit_duration_in_mins;    // run time after which to save and exit 75; 0: no limit
-    struct recipe_names exit_signal; // SIGTERM, ...: signals on which to save and exit 75
-    struct recipe_names save_signal; // signals on which to save
-    bool elastic;                    // train --restarts: fewer nodes train with fewer data-parallel ranks
-};
-
-struct recipe_cluster {
-    char *device;     // name of a device: "cpu"
-    char *transport;  // name of a transport, or "auto": see recipe_transport()
-    char *dry_device; // device whose memory is counted if `device` is dry: "cpu" or "cuda"
-    bool cuda_graphs;
-    char *profile;          // name or path of a cluster profile: profile_load()
-    double memory_headroom; // fraction of a device's memory that a chosen layout leaves free
-    int nodes;              // 0: unset
-    int gpus_per_node;      // 0: unset
-    int ranks_per_gpu;
-    int threads_per_rank; // 0: see run_threads()
-    char *time;           // time limit of the batch job: slurm_seconds()
-    char *partition;
-    char *account;
-    struct recipe_names sbatch; // options, beginning with a dash, and commands
-};
+/* struct recipe_parallel to struct recipe_cluster: a field for each key, as keys/keys.h says. Every `char *`
+ * belongs to the recipe and is NULL where the recipe says `none`. */
+#define BEGIN_FIELDS(tag) struct tag {
+#define END_FIELDS \
+    }              \
+    ;
+#define FIELD(declaration)                  declaration;
+#define KEY(section, name, type, ...)       RECIPE_FIELD_##type name;
+#define CHOICE_KEY(tag, section, name, ...) tag name;
+#define RECIPE_FIELD_BOOL                   bool
+#define RECIPE_FIELD_INT                    int
+#define RECIPE_FIELD_COUNT                  int64_t
+#define RECIPE_FIELD_REAL                   double
+#define RECIPE_FIELD_TEXT                   char *
+#define RECIPE_FIELD_WORD                   char *
+#define RECIPE_FIELD_LAYERS                 struct layer_list
+#define RECIPE_FIELD_NAMES                  struct recipe_names
+#define RECIPE_FIELD_SOURCES                struct recipe_sources
+#include "trainer/recipe/keys/keys.h"
 
 /* Seconds of a time limit in Slurm's notation ("90", "12:00:00", "2-00:00:00"); -1 if it is not one. */
 int64_t slurm_seconds(const char *text);

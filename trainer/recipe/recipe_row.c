@@ -430,27 +430,3 @@ const char *recipe_near_choice(const char *value, const char *const *names, size
                 return names[i];
     return nearest_name(value, names, count);
 }
-
-/* ---- sections ---- */
-
-const struct recipe_section recipe_sections[] = {
-    {"", SECTION_RUN, "General keys.", NULL},
-    {"model", SECTION_MATHEMATICS, "Model architecture. Hugging Face names are accepted too.", NULL},
-    {"parallel", SECTION_LAYOUT, "Parallel layout. No key of this section changes what is computed.",
-     .short_for = "search"},
-    {"pipeline", SECTION_LAYOUT, "Pipeline schedule and assignment of layers to stages.", NULL},
-    {"train", SECTION_RUN, "Batch sizes and steps.", NULL},
-    {"optimizer", SECTION_MATHEMATICS, "AdamW and the learning rate schedule.", NULL},
-    {"precision", SECTION_MATHEMATICS, "Data types and low-precision formats.", NULL},
-    {"memory", SECTION_LAYOUT, "Activation recomputation and offloading.", NULL},
-    {"data", SECTION_MATHEMATICS, "Datasets.", NULL},
-    {"tokenizer", SECTION_RUN, "Tokenizer.", NULL},
-    {"checkpoint", SECTION_RUN, "Saving and resuming.", NULL},
-    {"logging", SECTION_RUN, "Logs and metrics.", NULL},
-    {"profile", SECTION_RUN, "Timelines.", NULL},
-    {"resilience", SECTION_RUN, "Fault handling.", NULL},
-    {"cluster", SECTION_RUN, "Devices, transports and machines.", NULL},
-};
-const int recipe_section_count = sizeof recipe_sections / sizeof *recipe_sections;
-_Static_assert(sizeof recipe_sections / sizeof *recipe_sections < RECIPE_MAX_SECTIONS,
-               "raise RECIPE_MAX_SECTIONS");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The table of recipe keys, private to recipe*.c and planner: other code reads struct recipe.
+/* The table of recipe keys (keys/), private to recipe*.c and planner: other code reads struct recipe.
  *
  *   key "model.num_layers", type ROW_COUNT, field offsetof(struct recipe, model.num_layers), range 1 to
  *   100000, aliases "num_hidden_layers n_layer", and a help text.
@@ -52,10 +52,12 @@ struct recipe_row {
     bool or_zero;      // 0 is valid, too
     bool short_form;   // of quantities: integers, too, may have an exponent, as all are written: 3.12e14
     enum row_type type;
-    bool optional; // ROW_TEXT: `none` is a value
-    bool chosen;   // takes `auto`: a plan chooses the value
-    bool single;   // ROW_LAYERS: takes an integer in place of a list
-    bool added;    // the field is in recipe->added (struct recipe_addition)
+    bool optional;    // ROW_TEXT: `none` is a value
+    bool chosen;      // takes `auto`: a plan chooses the value
+    bool single;      // ROW_LAYERS: takes an integer in place of a list
+    bool mathematics; // its change is reported, as of a key of SECTION_MATHEMATICS ...
+    bool neutral;     // ... or not, although it is one: padding, a kernel, what only a new run reads
+    bool added;       // the field is in recipe->added (struct recipe_addition)
     size_t offset;
 };
 
@@ -259,7 +261,7 @@ const char *recipe_only_value(const char *section, const char *name);
  * or NULL. */
 const char *recipe_near_choice(const char *value, const char *const *names, size_t count);
 
-/* Warns about keys that have no effect: recipe_unused.c. */
+/* Warns about keys that have no effect, by the conditions in their rows: recipe_unused.c. */
 void recipe_warn_unused(const struct recipe *recipe, struct problems *problems);
 /* Whether this key has no effect in the recipe. */
 bool recipe_key_is_unused(const struct recipe *recipe, const char *key);

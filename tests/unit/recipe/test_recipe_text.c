@@ -79,7 +79,13 @@ Test(recipe_text, reports_changes_of_the_mathematics)
     const char *const weights[] = {"optimizer.weight_decay=0.5",
                                    "data.train=[{path: d, weight: 1}, {path: e, weight: 2}]",
                                    "model.make_vocab_size_divisible_by=128", NULL};
+    const char *const base[] = {"model.rotary_base=500", NULL};
+    const char *const rope[] = {"model.rotary_base=500", "model.position_embedding_type=rope", NULL};
     expect_changes(nothing, nothing, "");
+    expect_changes(nothing, base, ""); // of no use before or after
+    expect_changes(nothing, rope,
+                   "it: model.position_embedding_type changed from learned_absolute to rope\n"
+                   "it: model.rotary_base changed from 10000 to 500\n");
     expect_changes(constant, elsewhere, ""); // and a constant schedule does not read the end of the decay
     expect_changes(nothing, weights,
                    "it: optimizer.weight_decay changed from 0.01 to 0.5\n"

@@ -42,16 +42,18 @@ Test(recipe_unread, formats_not_in_use)
 
 #define NO_WSD       " has no effect: optimizer.lr_decay_style is cosine, and only WSD uses it"
 #define NOT_WSD(key) LINE("optimizer.lr_wsd_decay_" key NO_WSD)
+#define NO_DECAY(key)     \
+    LINE("optimizer." key \
+         " has no effect: optimizer.lr_decay_style is constant, and the learning rate never decays")
 
 Test(recipe_unread, the_learning_rate)
 {
-    WITH(NOT_WSD("iters") NOT_WSD("style"), "optimizer.lr_wsd_decay_iters=2",
+    WITH(NOT_WSD("style") NOT_WSD("iters"), "optimizer.lr_wsd_decay_iters=2",
          "optimizer.lr_wsd_decay_style=linear");
     WITH("", "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=2",
          "optimizer.lr_wsd_decay_style=linear");
-    WITH(LINE("optimizer.min_lr has no effect: optimizer.lr_decay_style is constant, and the learning rate "
-              "never decays"),
-         "optimizer.min_lr=1e-5", "optimizer.lr_decay_style=constant");
+    WITH(NO_DECAY("min_lr") NO_DECAY("lr_decay_iters"), "optimizer.min_lr=1e-5", "optimizer.lr_decay_iters=7",
+         "optimizer.lr_decay_style=constant");
     WITH("", "optimizer.min_lr=1e-5");
 }
 
