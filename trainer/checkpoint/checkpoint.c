@@ -2,6 +2,7 @@
 /* Saving: all ranks write their files, then rank 0 publishes them. */
 #include "trainer/checkpoint/checkpoint.h"
 
+#include "base/memory.h"
 #include "trainer/checkpoint/best.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/checkpoint/metadata_files.h"
@@ -67,10 +68,10 @@ static int64_t bytes_of_all(const struct rank_state *w)
     struct tensor_list list = {.replicated_count = 0};
     struct shard whole;
     int64_t bytes = 0;
-    if (tensor_list_create(w, &list) == OK)
-        for (int i = 0; i < tensor_list_count(&list); i++)
-            if (tensor_list_at(&list, i, &whole))
-                bytes += shard_elements(&whole) * (int64_t)safetensors_dtype_bytes(whole.dtype);
+    tensor_list_create(w, &list);
+    for (int i = 0; i < tensor_list_count(&list); i++)
+        if (tensor_list_at(&list, i, &whole))
+            bytes += shard_elements(&whole) * (int64_t)safetensors_dtype_bytes(whole.dtype);
     tensor_list_free(&list);
     return bytes;
 }
@@ -158,7 +159,7 @@ static void *write_file(void *argument)
 static enum status prepare(struct checkpoint_saving *s, bool in_background)
 {
     struct rank_state *w = s->rank_state;
-    TRY(rank_writer_create(w, &s->writer));
+    rank_writer_create(w, &s->writer);
     if (w->world->rank == 0)
         TRY(manifest_begin(w, &s->ticket.identity, &s->manifest));
     if (!in_background)
@@ -181,11 +182,12 @@ enum status checkpoint_reserve(struct rank_state *w)
     struct rank_writer writer = {.count = 0};
     if (!recipe->async_save || recipe->save == NULL)
         return OK;
-    enum status status = rank_writer_create(w, &writer);
-    int64_t bytes = status == OK ? (int64_t)rank_writer_bytes(&writer) : 0;
+    rank_writer_create(w, &writer);
+    int64_t bytes = (int64_t)rank_writer_bytes(&writer);
     rank_writer_free(&writer);
     bytes = limit > 0 && limit < bytes ? limit : bytes;
-    if (status == OK && bytes > 0)
+    enum status status = OK;
+    if (bytes > 0)
         status = buffer_alloc(w->device, PART_SNAPSHOT, (size_t)bytes, &w->staging.buffer);
     // Pages are made by the first store, now rather than in a step: a second for 1 GB on a virtual machine.
     if (status == OK && bytes > 0 && device_traits(w->run->recipe->cluster.device)->has_host_memory)
@@ -225,9 +227,7 @@ enum status checkpoint_begin(struct rank_state *w, bool in_background, struct ch
         return OK;
     if (w->run->recipe->checkpoint.save == NULL)
         return fail(BAD_ARGUMENT, "checkpoint.save is none: there is no directory to save to");
-    struct checkpoint_saving *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        die_of(NO_MEMORY, "no memory to save a checkpoint");
+    struct checkpoint_saving *s = memory_zeroed(1, sizeof *s, "a checkpoint being saved");
     s->rank_state = w;
     CHECK(pthread_mutex_init(&s->lock, NULL) == 0 && pthread_cond_init(&s->reached, NULL) == 0);
     enum status status = begin(s, in_background);

@@ -10,6 +10,8 @@
 #include "trainer/engine/agree.h"
 #include "trainer/optimizer/learning_rate.h"
 
+#include "base/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,17 +117,13 @@ static enum status check_data(const struct rank_state *w, const struct checkpoin
     if (data == NULL)
         return OK;
     TRY(find_order(w, source, &then));
-    int *positions = calloc(w->run->recipe->data.train.count + 1, sizeof *positions);
-    if (positions == NULL)
-        die_of(NO_MEMORY, "no memory for the order of the data");
+    AUTO_FREE int *positions =
+        memory_zeroed(w->run->recipe->data.train.count + 1, sizeof *positions, "the order of the data");
     enum status status =
         data_resume(data, &then, source->manifest.consumed_samples, strict, positions, order);
     if (status == BAD_CHECKPOINT)
         status = fail(BAD_CHECKPOINT, "%s: manifest.json: %s", source->folder, fail_text());
-    if (status == OK)
-        status = data_fingerprint_check(data, source->folder, positions, strict);
-    free(positions);
-    return status;
+    return status != OK ? status : data_fingerprint_check(data, source->folder, positions, strict);
 }
 
 /* Replaces the text by that of rank 0. */
@@ -133,9 +131,7 @@ static enum status share_order(struct rank_state *w, struct text *order)
 {
     size_t length = order->length;
     TRY(rank_broadcast(w, 0, &length, sizeof length));
-    char *bytes = calloc(length + 1, 1);
-    if (bytes == NULL)
-        die_of(NO_MEMORY, "no memory for the order of the data");
+    AUTO_FREE char *bytes = memory_zeroed(length + 1, 1, "the order of the data");
     if (w->world->rank == 0)
         memcpy(bytes, text_chars(order), length);
     const enum status status = rank_broadcast(w, 0, bytes, length);
@@ -143,7 +139,6 @@ static enum status share_order(struct rank_state *w, struct text *order)
         text_free(order);
         text_add_bytes(order, bytes, length);
     }
-    free(bytes);
     return status;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/metadata_files.h"
 
+#include "base/memory.h"
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
 
@@ -39,18 +40,11 @@ enum status metadata_files_make(struct rank_writer *writer, const char *path, st
     struct rank_state *w = writer->rank_state;
     const int tensors = tensor_list_count(&writer->tensors), words = note_words(tensors);
     const size_t ranks = w->world->rank == 0 ? (size_t)w->world->size : 1;
-    uint32_t *mine = calloc((size_t)words, sizeof *mine), *all = calloc(ranks * (size_t)words, sizeof *all);
-    enum status status = rank_agree(
-        w, mine != NULL && all != NULL ? OK : fail(NO_MEMORY, "no memory for the notes of %zu ranks", ranks));
-    if (status == OK) {
-        note_pack(&writer->note, writer->has, tensors, mine);
-        status = rank_agree(w, notes_gather(w, mine, words, all));
-    }
-    if (status == OK)
-        status = rank_agree(w, w->world->rank == 0 ? complete(writer, all, words, path, manifest, out) : OK);
-    free(mine);
-    free(all);
-    return status;
+    AUTO_FREE uint32_t *mine = memory_zeroed((size_t)words, sizeof *mine, "the note of a rank");
+    AUTO_FREE uint32_t *all = memory_zeroed(ranks * (size_t)words, sizeof *all, "the notes of ranks");
+    note_pack(&writer->note, writer->has, tensors, mine);
+    TRY(rank_agree(w, notes_gather(w, mine, words, all)));
+    return rank_agree(w, w->world->rank == 0 ? complete(writer, all, words, path, manifest, out) : OK);
 }
 
 static enum status write_text(const char *folder, const char *name, const struct text *text)

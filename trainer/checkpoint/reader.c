@@ -2,6 +2,7 @@
 /* Files are verified with the checksums in their headers while they are read. */
 #include "trainer/checkpoint/reader.h"
 
+#include "base/memory.h"
 #include "kernels/numbers/narrow.h"
 #include "trainer/checkpoint/format/tiling.h"
 
@@ -46,18 +47,15 @@ void checkpoint_reader_close(struct checkpoint_reader *s)
     manifest_free(&s->manifest);
 }
 
-enum status checkpoint_reader_from(const char *folder, const struct manifest *manifest, int first_rank,
-                                   struct checkpoint_reader *s)
+void checkpoint_reader_from(const char *folder, const struct manifest *manifest, int first_rank,
+                            struct checkpoint_reader *s)
 {
     *s = (struct checkpoint_reader){.folder = folder, .first_rank = first_rank, .manifest = *manifest};
     for (int i = 0; i < READER_RECENT; i++)
         s->recent[i] = -1;
-    s->files = calloc((size_t)s->manifest.file_count, sizeof *s->files);
-    s->chunk = malloc(READER_CHUNK_ELEMENTS * sizeof *s->chunk);
-    s->narrow = malloc(READER_CHUNK_ELEMENTS * sizeof *s->narrow);
-    return s->files != NULL && s->chunk != NULL && s->narrow != NULL
-               ? OK
-               : fail(NO_MEMORY, "%s: no memory to read it", folder);
+    s->files = memory_zeroed((size_t)s->manifest.file_count, sizeof *s->files, "the files of a checkpoint");
+    s->chunk = memory_resized(NULL, READER_CHUNK_ELEMENTS, sizeof *s->chunk, "a chunk of a checkpoint");
+    s->narrow = memory_resized(NULL, READER_CHUNK_ELEMENTS, sizeof *s->narrow, "a chunk of a checkpoint");
 }
 
 enum status checkpoint_reader_open(const char *folder, int first_rank, struct checkpoint_reader *s)
@@ -65,7 +63,8 @@ enum status checkpoint_reader_open(const char *folder, int first_rank, struct ch
     struct manifest manifest;
     *s = (struct checkpoint_reader){.folder = folder, .first_rank = first_rank};
     TRY(manifest_read(folder, &manifest));
-    return checkpoint_reader_from(folder, &manifest, first_rank, s);
+    checkpoint_reader_from(folder, &manifest, first_rank, s);
+    return OK;
 }
 
 /* ---- files ---- */
@@ -181,19 +180,16 @@ static enum status read_header(struct checkpoint_reader *s, int index)
         return OK;
     TRY(file_of(s, index, &open));
     const struct safetensors *tensors = checkpoint_file_tensors(open);
-    struct shard *list = calloc((size_t)safetensors_count(tensors) + 1, sizeof *list);
-    enum status status = list != NULL ? OK : fail(NO_MEMORY, "%s: no memory for its header", s->folder);
-    for (int i = 0; status == OK && i < safetensors_count(tensors); i++) {
-        status = checkpoint_file_shard(open, safetensors_at(tensors, i), &list[i]);
+    const size_t count = (size_t)safetensors_count(tensors);
+    AUTO_FREE struct shard *list = memory_zeroed(count + 1, sizeof *list, "the shards of a file");
+    for (size_t i = 0; i < count; i++) {
+        TRY(checkpoint_file_shard(open, safetensors_at(tensors, (int)i), &list[i]));
         list[i].file = index;
     }
-    if (status != OK) {
-        free(list);
-        return status;
-    }
-    file->count = safetensors_count(tensors);
-    qsort(list, (size_t)file->count, sizeof *list, by_name);
+    qsort(list, count, sizeof *list, by_name);
+    file->count = (int)count;
     file->shards = list;
+    list = NULL; // the reader's
     return OK;
 }
 
@@ -232,22 +228,18 @@ bool checkpoint_reader_tensor(const struct checkpoint_reader *s, const char *nam
 
 /* Appends the shard to s->found if it overlaps `want`; *left: elements of `want` that were not found
  * yet. */
-static enum status take(struct checkpoint_reader *s, const struct shard *shard, const struct slice *want,
-                        int *count, int64_t *left)
+static void take(struct checkpoint_reader *s, const struct shard *shard, const struct slice *want, int *count,
+                 int64_t *left)
 {
     if (!shard_overlaps(shard, want))
-        return OK;
+        return;
     if (*count == s->found_capacity) {
-        int capacity = *count > 0 ? 2 * *count : 16;
-        struct shard *list = realloc(s->found, (size_t)capacity * sizeof *list);
-        if (list == NULL)
-            return fail(NO_MEMORY, "%s: no memory for %d shards of %s", s->folder, capacity, shard->name);
-        s->found = list;
-        s->found_capacity = capacity;
+        s->found_capacity = *count > 0 ? 2 * *count : 16;
+        s->found =
+            memory_resized(s->found, (size_t)s->found_capacity, sizeof *s->found, "the shards of a tensor");
     }
     s->found[(*count)++] = *shard;
     *left -= shard_overlap(shard, want);
-    return OK;
 }
 
 static const struct shard *shard_in(const struct reader_file *file, const char *name)
@@ -272,7 +264,8 @@ static enum status take_from(struct checkpoint_reader *s, int file, const struct
         memcmp(shard->dim, whole->dim, sizeof shard->dim) != 0 || !shard_is_sound(shard))
         return fail(BAD_CHECKPOINT, "%s/%s: shape or dtype of %s differs from the manifest", s->folder, name,
                     whole->name);
-    return take(s, shard, want, count, left);
+    take(s, shard, want, count, left);
+    return OK;
 }
 
 const struct shard *checkpoint_reader_shard_in(const struct checkpoint_reader *s, int file, const char *name)
@@ -321,15 +314,11 @@ static enum status search(struct checkpoint_reader *s, const struct shard *whole
 static enum status check_cover(struct checkpoint_reader *s, const struct shard *whole,
                                const struct slice *want, int count)
 {
-    struct shard *parts = calloc((size_t)count + 1, sizeof *parts);
-    if (parts == NULL)
-        return fail(NO_MEMORY, "%s: no memory for %d shards", s->folder, count);
+    AUTO_FREE struct shard *parts = memory_zeroed((size_t)count + 1, sizeof *parts, "the parts of a tensor");
     for (int i = 0; i < count; i++)
         shard_clip(&s->found[i], want, &parts[i]);
-    enum status status = count > 0 ? shards_tile(parts, count, s->folder)
-                                   : fail(BAD_CHECKPOINT, "%s: no file contains %s", s->folder, whole->name);
-    free(parts);
-    return status;
+    return count > 0 ? shards_tile(parts, count, s->folder)
+                     : fail(BAD_CHECKPOINT, "%s: no file contains %s", s->folder, whole->name);
 }
 
 enum status checkpoint_reader_find(struct checkpoint_reader *s, const char *name, const struct slice *want,

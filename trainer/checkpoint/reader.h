@@ -42,9 +42,9 @@ enum { READER_CHUNK_ELEMENTS = 1 << 18 };
 
 MUST_USE enum status checkpoint_reader_open(const char *folder, int first_rank,
                                             struct checkpoint_reader *out);
-/* The same with its manifest, which the source frees, also after a failure. */
-MUST_USE enum status checkpoint_reader_from(const char *folder, const struct manifest *manifest,
-                                            int first_rank, struct checkpoint_reader *out);
+/* The same with its manifest, which the source frees. */
+void checkpoint_reader_from(const char *folder, const struct manifest *manifest, int first_rank,
+                            struct checkpoint_reader *out);
 void checkpoint_reader_close(
     struct checkpoint_reader *source); // accepts the result of a failed checkpoint_reader_open()
 

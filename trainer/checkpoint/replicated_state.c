@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/replicated_state.h"
 
+#include "base/memory.h"
 #include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/engine/agree.h"
 
@@ -31,12 +32,10 @@ static void add_loss_scale(const struct loss_scale *scale, struct state_tensor *
     out->bytes = out->values;
 }
 
-enum status state_list(const struct rank_state *w, struct state_tensor **out, int *count)
+void state_list(const struct rank_state *w, struct state_tensor **out, int *count)
 {
     *count = 0;
-    *out = calloc((size_t)w->params.count + 1, sizeof **out);
-    if (*out == NULL)
-        return fail(NO_MEMORY, "no memory for the list of checkpoint tensors");
+    *out = memory_zeroed((size_t)w->params.count + 1, sizeof **out, "the state that all ranks hold");
     for (int param = 0; param < w->params.count; param++) {
         int64_t columns = 0;
         const float *history = amax_history_get(w->amax, param, &columns);
@@ -49,7 +48,6 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
     }
     if (w->scale.value.scale > 0.0 && !w->scale.value.fixed)
         add_loss_scale(&w->scale.value, &(*out)[(*count)++]);
-    return OK;
 }
 
 /* ---- delayed scaling ---- */
@@ -62,21 +60,17 @@ static enum status check_amax(const struct checkpoint_reader *s, const struct sh
                       (long long)tensor->dim[0], (int)OPERAND_COUNT);
 }
 
-/* Reads the history of one row, with as many steps as were saved; the caller frees it. */
-static enum status read_amax(struct checkpoint_reader *s, const struct shard *tensor, float **out)
+/* Reads the history of one parameter, with as many steps as were saved. */
+static enum status read_amax(struct checkpoint_reader *s, const struct shard *tensor, float *out)
 {
     struct slice whole = {.ndim = 2};
     const struct shard *shards;
     int count;
-    TRY(check_amax(s, tensor));
     for (int d = 0; d < 2; d++)
         whole.count[d] = whole.padded[d] = tensor->dim[d];
-    *out = calloc((size_t)slice_padded(&whole) + 1, sizeof **out);
-    if (*out == NULL)
-        return fail(NO_MEMORY, "no memory for %s", tensor->name);
     TRY(checkpoint_reader_find(s, tensor->name, &whole, &shards, &count));
     for (int i = 0; i < count; i++)
-        TRY(checkpoint_reader_read(s, &shards[i], false, &whole, *out));
+        TRY(checkpoint_reader_read(s, &shards[i], false, &whole, out));
     return OK;
 }
 
@@ -99,24 +93,20 @@ static enum status broadcast_floats(struct rank_state *w, int root, float *value
     return status;
 }
 
-/* Reads the history of one param on one rank, and broadcasts it. */
+/* Reads the history of one parameter on one rank, and broadcasts it. The file dictates its size. */
 static enum status load_history(struct rank_state *w, struct checkpoint_reader *s, int param,
                                 const struct shard *tensor)
 {
-    float *values = NULL;
     const int root = checkpoint_reader_root(s);
-    enum status status = w->world->rank == root ? read_amax(s, tensor, &values) : check_amax(s, tensor);
-    if (status == OK && values == NULL)
-        values = calloc((size_t)shard_elements(tensor) + 1, sizeof *values);
-    if (status == OK && values == NULL)
-        status = fail(NO_MEMORY, "no memory for %s", tensor->name);
-    status = rank_agree(w, status);
-    if (status == OK)
-        status = broadcast_floats(w, root, values, shard_elements(tensor));
-    if (status == OK)
-        amax_history_set(w->amax, param, values, tensor->dim[1]);
-    free(values);
-    return status;
+    AUTO_FREE float *values = calloc((size_t)shard_elements(tensor) + 1, sizeof *values);
+    enum status status =
+        values != NULL ? check_amax(s, tensor) : fail(NO_MEMORY, "no memory for %s", tensor->name);
+    if (status == OK && w->world->rank == root)
+        status = read_amax(s, tensor, values);
+    TRY(rank_agree(w, status));
+    TRY(broadcast_floats(w, root, values, shard_elements(tensor)));
+    amax_history_set(w->amax, param, values, tensor->dim[1]);
+    return OK;
 }
 
 /* A checkpoint of a run with another low-precision format has no histories. */

@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/store_lock.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/lock_owner.h"
 #include "trainer/checkpoint/run_record.h"
 #include "trainer/checkpoint/store.h"
@@ -328,9 +329,7 @@ static enum status take(struct store_lock *l, const struct store_lock_options *o
 
 enum status store_lock_acquire(const struct store_lock_options *options, struct store_lock **out)
 {
-    struct store_lock *l = calloc(1, sizeof *l);
-    if (l == NULL)
-        return fail(NO_MEMORY, "%s: no memory for its lock", options->save);
+    struct store_lock *l = memory_zeroed(1, sizeof *l, "the lock of a checkpoint folder");
     l->fd = -1;
     l->renew_ms = options->renew_ms > 0 ? options->renew_ms : RENEW_MS;
     l->expires_ms = options->expires_ms > 0 ? options->expires_ms : EXPIRES_MS;

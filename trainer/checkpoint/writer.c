@@ -3,6 +3,8 @@
  * in the memory of a device. */
 #include "trainer/checkpoint/writer.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,25 +71,22 @@ static int64_t rows_at_once(const struct slice *slice)
     return rows > 0 ? rows : 1;
 }
 
-static enum status allocate(struct rank_writer *writer)
+static void allocate(struct rank_writer *writer)
 {
     int64_t largest = BAND_ELEMENTS;
     size_t most = (size_t)writer->share.count * STATE_COUNT + (size_t)writer->tensors.replicated_count + 1;
-    writer->shards = calloc(most, sizeof *writer->shards);
-    writer->slices = calloc(most, sizeof *writer->slices);
-    writer->sources = calloc(most, sizeof *writer->sources);
-    writer->in_host = calloc(most, sizeof *writer->in_host);
-    writer->has = calloc((size_t)tensor_list_count(&writer->tensors) + 1, 1);
-    if (!writer->shards || !writer->slices || !writer->sources || !writer->in_host || !writer->has)
-        return fail(NO_MEMORY, "no memory for the list of checkpoint tensors");
+    writer->shards = memory_zeroed(most, sizeof *writer->shards, "the shards of a checkpoint");
+    writer->slices = memory_zeroed(most, sizeof *writer->slices, "the slices of a checkpoint");
+    writer->sources = memory_zeroed(most, sizeof *writer->sources, "the shards of a checkpoint");
+    writer->in_host = memory_zeroed(most, sizeof *writer->in_host, "the shards of a checkpoint");
+    writer->has = memory_zeroed((size_t)tensor_list_count(&writer->tensors) + 1, 1, "a checkpoint's tensors");
     for (int i = 0; i < writer->share.count; i++)
         if (largest < writer->share.parts[i].slice.padded[1])
             largest = writer->share.parts[i].slice.padded[1];
-    writer->host = malloc((size_t)largest * sizeof *writer->host);
-    return writer->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %lld elements", (long long)largest);
+    writer->host = memory_resized(NULL, (size_t)largest, sizeof *writer->host, "a band of a checkpoint");
 }
 
-enum status rank_writer_create(struct rank_state *w, struct rank_writer *writer)
+void rank_writer_create(struct rank_state *w, struct rank_writer *writer)
 {
     const struct recipe *recipe = w->run->recipe;
     *writer = (struct rank_writer){
@@ -95,14 +94,13 @@ enum status rank_writer_create(struct rank_state *w, struct rank_writer *writer)
         .is_host_memory =
             device_traits(recipe->cluster.device)->synchronous && !recipe->memory.offload_optimizer,
     };
-    TRY(tensor_list_create(w, &writer->tensors));
-    TRY(save_plan_of_rank(w->run, &w->params, &w->weights, w->world->rank, &writer->share));
-    TRY(allocate(writer));
+    tensor_list_create(w, &writer->tensors);
+    save_plan_of_rank(w->run, &w->params, &w->weights, w->world->rank, &writer->share);
+    allocate(writer);
     for (int i = 0; i < writer->share.count; i++)
         add_part(writer, &writer->share.parts[i]);
     add_replicated(writer);
     writer->staged_from = writer->count;
-    return OK;
 }
 
 static size_t shard_bytes(const struct shard *shard)

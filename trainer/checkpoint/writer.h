@@ -30,7 +30,7 @@ struct rank_writer {
     struct note note;
 };
 
-MUST_USE enum status rank_writer_create(struct rank_state *state, struct rank_writer *out);
+void rank_writer_create(struct rank_state *state, struct rank_writer *out);
 void rank_writer_free(struct rank_writer *writer); // accepts {0}
 /* The size of all shards. */
 size_t rank_writer_bytes(const struct rank_writer *writer);

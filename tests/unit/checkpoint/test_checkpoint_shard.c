@@ -159,7 +159,7 @@ static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
                               .values = calloc(most, sizeof *out->values)};
     for (int rank = 0; rank < plan->run.mesh.world; rank++) {
         struct save_plan share;
-        cr_assert_eq(save_plan_of_rank(&plan->run, &plan->params, NULL, rank, &share), OK);
+        save_plan_of_rank(&plan->run, &plan->params, NULL, rank, &share);
         for (int p = 0; p < share.count; p++)
             for (enum state state = 0; state < STATE_COUNT; state++) {
                 int r = share.parts[p].param;
@@ -263,7 +263,7 @@ Test(checkpoint_shard, replicas_share_the_writing)
             struct mesh_coord coord = mesh_coord(&plan.run.mesh, MESH_DENSE, rank);
             int pp = mirrored && coord.pp >= layouts[l].pp / 2 ? layouts[l].pp - 1 - coord.pp : coord.pp;
             int group = pp * layouts[l].tp + coord.tp;
-            cr_assert_eq(save_plan_of_rank(&plan.run, &plan.params, NULL, rank, &share), OK);
+            save_plan_of_rank(&plan.run, &plan.params, NULL, rank, &share);
             for (int p = 0; p < share.count; p++) {
                 elements[group][writers[group]] += slice_count(&share.parts[p].slice);
                 cr_expect(p == 0 || share.parts[p].param > share.parts[p - 1].param);
@@ -357,7 +357,7 @@ Test(checkpoint_shard, any_shard_of_any_dimension)
             struct save_plan share;
             const struct params one = {.list = &row, .count = 1};
             row.layer = 0;
-            cr_assert_eq(save_plan_of_rank(&writer.run, &one, NULL, rank, &share), OK);
+            save_plan_of_rank(&writer.run, &one, NULL, rank, &share);
             if (share.count > 0)
                 add_random_shard(&set, &row, &share.parts[0].slice);
             save_plan_free(&share);

@@ -167,19 +167,19 @@ static enum status share_of_dry_rank(struct world *world, void *argument)
     struct dry_share *job = argument;
     struct rank_state state;
     TRY(rank_create(&job->run, world, &(struct rank_options){.training = true}, &state));
-    const enum status status =
-        save_plan_of_rank(&job->run, &state.params, &state.weights, world->rank, job->out);
+    save_plan_of_rank(&job->run, &state.params, &state.weights, world->rank, job->out);
     rank_destroy(&state);
-    return status;
+    return OK;
 }
 
 static enum status find_share(struct reshard *r, int rank, struct save_plan *out)
 {
     struct dry_share job = {.run = r->run, .out = out};
     job.run.is_planning = true;
-    return r->recipe->data_parallel.zero_stage == 0
-               ? save_plan_of_rank(&r->run, &r->params, NULL, rank, out)
-               : world_run_dry(r->run.mesh.world, rank, share_of_dry_rank, &job);
+    if (r->recipe->data_parallel.zero_stage > 0)
+        return world_run_dry(r->run.mesh.world, rank, share_of_dry_rank, &job);
+    save_plan_of_rank(&r->run, &r->params, NULL, rank, out);
+    return OK;
 }
 
 static enum status list_shards(struct reshard *r, int rank, struct rank_file *file)
@@ -280,7 +280,7 @@ static enum status write_manifest(struct reshard *r)
         status = model_files_write(&files, r->output.partial.chars);
     model_files_free(&files);
     TRY(status);
-    TRY(manifest_begin_copy(&r->source.manifest, &r->run.mesh, &r->identity, &r->manifest));
+    manifest_begin_copy(&r->source.manifest, &r->run.mesh, &r->identity, &r->manifest);
     TRY(notes_add(&r->tensors, r->notes, r->run.mesh.world, r->words, r->out, &r->manifest));
     manifest_text(&r->manifest, &text);
     status = output_folder_write(&r->output, "manifest.json", &text);

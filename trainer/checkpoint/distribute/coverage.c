@@ -11,14 +11,14 @@ _Static_assert(sizeof(struct note) == 4 * sizeof(uint64_t), "a note has no paddi
 
 /* ---- the tensors ---- */
 
-enum status tensor_list_create(const struct rank_state *w, struct tensor_list *out)
+void tensor_list_create(const struct rank_state *w, struct tensor_list *out)
 {
     *out = (struct tensor_list){
         .params = &w->params,
         .states = w->run->recipe->checkpoint.save_optim ? STATE_COUNT : STATE_VALUE + 1,
         .main = w->weights.main,
     };
-    return state_list(w, &out->replicated, &out->replicated_count);
+    state_list(w, &out->replicated, &out->replicated_count);
 }
 
 void tensor_list_free(struct tensor_list *list)
@@ -129,33 +129,32 @@ enum status notes_gather(struct rank_state *w, const uint32_t *mine, int words, 
 
 /* ---- the manifest ---- */
 
-static enum status add_files(const uint32_t *all, int ranks, int words, struct manifest *manifest,
-                             struct cover *cover)
+static void add_files(const uint32_t *all, int ranks, int words, struct manifest *manifest,
+                      struct cover *cover)
 {
     for (int rank = 0; rank < ranks; rank++) {
         struct note note;
         note_unpack(all + (size_t)rank * (size_t)words, &note);
         if (note.bytes > 0)
-            TRY(manifest_add_file(manifest, rank, note.bytes, note.checksum));
+            manifest_add_file(manifest, rank, note.bytes, note.checksum);
         cover_join(cover, &note.cover);
     }
-    return OK;
 }
 
 enum status notes_add(const struct tensor_list *list, const uint32_t *all, int ranks, int words,
                       const char *path, struct manifest *manifest)
 {
     struct cover cover = {0}, expected = {0};
-    TRY(add_files(all, ranks, words, manifest, &cover));
+    add_files(all, ranks, words, manifest, &cover);
     for (int i = 0; i < tensor_list_count(list); i++) {
         struct shard whole;
         if (!tensor_list_at(list, i, &whole))
             continue;
         cover_add_whole(&expected, &whole);
-        TRY(manifest_add_tensor(manifest, &whole));
+        manifest_add_tensor(manifest, &whole);
         for (int rank = 0; rank < ranks; rank++)
             if (note_has(all + (size_t)rank * (size_t)words, i))
-                TRY(manifest_add_rank(manifest, rank));
+                manifest_add_rank(manifest, rank);
     }
     TRY(manifest_complete(manifest, path));
     if (cover_equal(&cover, &expected))

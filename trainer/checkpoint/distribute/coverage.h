@@ -27,7 +27,7 @@ struct tensor_list {
     int replicated_count;
 };
 
-MUST_USE enum status tensor_list_create(const struct rank_state *state, struct tensor_list *out);
+void tensor_list_create(const struct rank_state *state, struct tensor_list *out);
 void tensor_list_free(struct tensor_list *list); // accepts {0}
 /* The number of indices; some of them have no tensor. */
 int tensor_list_count(const struct tensor_list *list);

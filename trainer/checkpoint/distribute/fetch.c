@@ -3,6 +3,8 @@
  * the order is the same everywhere, no two ranks can wait for each other. */
 #include "trainer/checkpoint/distribute/fetch.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,47 +81,41 @@ static enum status transfer(struct fetcher *f, const struct shard *shard, int pa
     if (reader_nodes_has(f->config.source->nodes, rank, shard->file) || (me != rank && me != reader))
         return OK;
     const struct slice part = part_of(shard, want);
-    float *values = calloc((size_t)slice_count(&part) + 1, sizeof *values);
-    if (values == NULL)
-        die_of(NO_MEMORY, "no memory for %lld elements of a checkpoint", (long long)slice_count(&part));
+    AUTO_FREE float *values =
+        memory_zeroed((size_t)slice_count(&part) + 1, sizeof *values, "a part of a checkpoint");
     if (me == reader)
         note_failure(f, checkpoint_reader_read(f->config.source, shard, state == STATE_VALUE, &part, values));
-    const enum status status =
-        move(f, values, slice_count(&part), me == reader ? rank : reader, me == reader);
-    if (status == OK && me == rank) {
-        struct piece *piece = piece_of(f, param, state);
-        CHECK(piece != NULL);
-        if (piece->values == NULL)
-            piece->values = piece->target != NULL
-                                ? piece->target
-                                : calloc((size_t)slice_count(&piece->slice) + 1, sizeof *piece->values);
-        if (piece->values == NULL)
-            die_of(NO_MEMORY, "no memory for a part of a checkpoint");
-        place(&part, values, piece);
-    }
-    free(values);
-    return status;
+    TRY(move(f, values, slice_count(&part), me == reader ? rank : reader, me == reader));
+    if (me != rank)
+        return OK;
+    struct piece *piece = piece_of(f, param, state);
+    CHECK(piece != NULL);
+    if (piece->values == NULL)
+        piece->values = piece->target != NULL
+                            ? piece->target
+                            : memory_zeroed((size_t)slice_count(&piece->slice) + 1, sizeof *piece->values,
+                                            "a part of a checkpoint");
+    place(&part, values, piece);
+    return OK;
 }
 
 /* The rectangle that `rank` reads; false: none. */
-static enum status rectangle_of(const struct fetcher *f, int param, enum state state, const char *name,
-                                int rank, struct slice *out, bool *reads)
+static bool rectangle_of(const struct fetcher *f, int param, enum state state, const char *name, int rank,
+                         struct slice *out)
 {
     const struct fetch_config *c = &f->config;
-    *reads = false;
     if (!c->same_layout)
-        return load_plan_rectangle(c->plan, param, state, rank, out, reads);
+        return load_plan_rectangle(c->plan, param, state, rank, out);
     const int file = manifest_file_of(&c->source->manifest, rank);
     const struct shard *shard = file < 0 || reader_nodes_has(c->source->nodes, rank, file)
                                     ? NULL
                                     : checkpoint_reader_shard_in(c->source, file, name);
-    *reads = shard != NULL;
     *out = (struct slice){.ndim = shard != NULL ? shard->ndim : 0};
     for (int d = 0; d < SHARD_MAX_DIMS && shard != NULL; d++) {
         out->begin[d] = shard->begin[d];
         out->count[d] = out->padded[d] = shard->count[d];
     }
-    return OK;
+    return shard != NULL;
 }
 
 static enum status fetch_state(struct fetcher *f, int param, enum state state)
@@ -130,10 +126,8 @@ static enum status fetch_state(struct fetcher *f, int param, enum state state)
     for (int rank = 0; rank < w->world->size; rank++) {
         struct slice want;
         const struct shard *shards;
-        bool reads;
         int count;
-        TRY(rectangle_of(f, param, state, name, rank, &want, &reads));
-        if (!reads)
+        if (!rectangle_of(f, param, state, name, rank, &want))
             continue;
         TRY(checkpoint_reader_find(f->config.source, name, &want, &shards, &count));
         for (int i = 0; i < count; i++)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/distribute/gather.h"
 
+#include "base/memory.h"
 #include "trainer/engine/agree.h"
 
 #include <stdlib.h>
@@ -67,14 +68,10 @@ enum status gather_lists(struct rank_state *w, const void *mine, const int64_t *
 
 enum status gather_words(struct rank_state *w, const void *mine, int words, void *all)
 {
-    int64_t *counts = calloc((size_t)w->world->size, sizeof *counts);
-    if (counts == NULL)
-        die_of(NO_MEMORY, "no memory for a list of %d ranks", w->world->size);
+    AUTO_FREE int64_t *counts = memory_zeroed((size_t)w->world->size, sizeof *counts, "a list of ranks");
     for (int rank = 0; rank < w->world->size; rank++)
         counts[rank] = words;
-    const enum status status = gather_lists(w, mine, counts, all);
-    free(counts);
-    return status;
+    return gather_lists(w, mine, counts, all);
 }
 
 static enum status broadcast(struct rank_state *w, const struct staging *staging, int root, char *bytes,
@@ -91,9 +88,7 @@ static enum status broadcast(struct rank_state *w, const struct staging *staging
 enum status broadcast_text(struct rank_state *w, int root, struct text *text)
 {
     struct staging staging;
-    char *block = calloc(1, TEXT_BYTES);
-    if (block == NULL)
-        die_of(NO_MEMORY, "no memory for a message of %d bytes", TEXT_BYTES);
+    AUTO_FREE char *block = memory_zeroed(1, TEXT_BYTES, "a message");
     TRY(staging_open(w, TEXT_BYTES, &staging));
     uint64_t length = text->length;
     enum status status = broadcast(w, &staging, root, (char *)&length, sizeof length);
@@ -106,6 +101,5 @@ enum status broadcast_text(struct rank_state *w, int root, struct text *text)
             text_add_bytes(text, block, count);
     }
     staging_close(&staging);
-    free(block);
     return status;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/distribute/load_plan.h"
 
+#include "base/memory.h"
 #include "schedules/schedule.h"
 
 #include <stdlib.h>
@@ -15,43 +16,31 @@ struct load_plan {
     struct load_rank *list;   // [world], of the last call
 };
 
-static enum status create(const struct load_plan_config *config, struct load_plan *r)
+struct load_plan *load_plan_create(const struct load_plan_config *config)
 {
-    const int world = config->run->mesh.world, count = config->params->count;
+    static const char what[] = "the plan of a load";
+    const size_t world = (size_t)config->run->mesh.world;
+    const int count = config->params->count;
+    struct load_plan *r = memory_zeroed(1, sizeof *r, what);
     r->config = *config;
-    r->world = world;
-    r->shares = calloc((size_t)world, sizeof *r->shares);
-    r->known = calloc((size_t)world, sizeof *r->known);
-    r->second = calloc((size_t)count + 1, sizeof *r->second);
-    r->list = calloc((size_t)world, sizeof *r->list);
-    if (!r->shares || !r->known || !r->second || !r->list)
-        return fail(NO_MEMORY, "no memory for the reading of %d ranks", world);
+    r->world = (int)world;
+    r->shares = memory_zeroed(world, sizeof *r->shares, what);
+    r->known = memory_zeroed(world, sizeof *r->known, what);
+    r->second = memory_zeroed((size_t)count + 1, sizeof *r->second, what);
+    r->list = memory_zeroed(world, sizeof *r->list, what);
     for (int i = 0; i < count; i++)
         r->second[i] = -1;
     for (int i = 0; i < count; i++)
         if (config->params->list[i].tie >= 0)
             r->second[config->params->list[i].tie] = i;
-    return OK;
-}
-
-enum status load_plan_create(const struct load_plan_config *config, struct load_plan **out)
-{
-    struct load_plan *r = calloc(1, sizeof *r);
-    if (r == NULL)
-        return fail(NO_MEMORY, "no memory for the reading of a checkpoint");
-    enum status status = create(config, r);
-    if (status == OK)
-        *out = r;
-    else
-        load_plan_destroy(r);
-    return status;
+    return r;
 }
 
 void load_plan_destroy(struct load_plan *r)
 {
     if (r == NULL)
         return;
-    for (int i = 0; r->shares != NULL && i < r->world; i++)
+    for (int i = 0; i < r->world; i++)
         save_plan_free(&r->shares[i]);
     free(r->shares);
     free(r->known);
@@ -91,14 +80,13 @@ static struct slice whole_of(const struct param *row)
 
 /* Equal shares of all states of all parameters of a stage for its ranks, in the order in which they are
  * stored. The index of a part is that of the parameter times STATE_COUNT plus the state. */
-static enum status band_share(const struct load_plan *r, int rank, struct save_plan *out)
+static void band_share(const struct load_plan *r, int rank, struct save_plan *out)
 {
     const struct run *run = r->config.run;
     const struct params *params = r->config.params;
     int pp = mesh_coord(&run->mesh, MESH_DENSE, rank).pp, index = 0, count = 0;
-    *out = (struct save_plan){.parts = calloc((size_t)params->count * STATE_COUNT + 1, sizeof *out->parts)};
-    if (out->parts == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d parameters", params->count);
+    *out = (struct save_plan){.parts = memory_zeroed((size_t)params->count * STATE_COUNT + 1,
+                                                     sizeof *out->parts, "the plan of a load")};
     for (int i = 0; i < params->count; i++)
         for (int state = 0; state < (int)r->config.states; state++)
             if (params->list[i].tie < 0 && holds(r, i, pp))
@@ -111,18 +99,18 @@ static enum status band_share(const struct load_plan *r, int rank, struct save_p
         count++;
     }
     save_plan_cut(out, index, count);
-    return OK;
 }
 
-static enum status know_share(struct load_plan *r, int rank)
+static void know_share(struct load_plan *r, int rank)
 {
     const struct load_plan_config *c = &r->config;
     if (r->known[rank])
-        return OK;
-    TRY(c->same_layout ? save_plan_of_rank(c->run, c->params, c->weights, rank, &r->shares[rank])
-                       : band_share(r, rank, &r->shares[rank]));
+        return;
+    if (c->same_layout)
+        save_plan_of_rank(c->run, c->params, c->weights, rank, &r->shares[rank]);
+    else
+        band_share(r, rank, &r->shares[rank]);
     r->known[rank] = true;
-    return OK;
 }
 
 static int by_param(const void *param, const void *part)
@@ -131,29 +119,19 @@ static int by_param(const void *param, const void *part)
     return (*(const int *)param > other) - (*(const int *)param < other);
 }
 
-enum status load_plan_rectangle(struct load_plan *r, int param, enum state state, int rank, struct slice *out,
-                                bool *reads)
+bool load_plan_rectangle(struct load_plan *r, int param, enum state state, int rank, struct slice *out)
 {
-    *reads = false;
     if (!holds(r, param, mesh_coord(&r->config.run->mesh, param_at(r, param)->mesh, rank).pp))
-        return OK; // not read: at most a second use
-    TRY(know_share(r, rank));
+        return false; // at most a second use
+    know_share(r, rank);
     const struct save_plan *share = &r->shares[rank];
     const int key = r->config.same_layout ? param : param * STATE_COUNT + (int)state;
     const struct save_part *part =
         share->count == 0 ? NULL
                           : bsearch(&key, share->parts, (size_t)share->count, sizeof *share->parts, by_param);
-    *reads = part != NULL;
     if (part != NULL)
         *out = part->slice;
-    return OK;
-}
-
-static enum status find_read(struct load_plan *r, int param, struct load_rank *out)
-{
-    for (enum state state = 0; state < r->config.states; state++)
-        TRY(load_plan_rectangle(r, param, state, out->rank, &out->rectangle[state], &out->reads[state]));
-    return OK;
+    return part != NULL;
 }
 
 /* ---- who needs it ---- */
@@ -175,7 +153,7 @@ static void find_needs(const struct load_plan *r, int param, struct load_rank *o
         out->needs[i] = slice_count(&out->needed[i]) > 0;
 }
 
-enum status load_plan_of(struct load_plan *r, int param, const struct load_rank **out, int *count)
+void load_plan_of(struct load_plan *r, int param, const struct load_rank **out, int *count)
 {
     *count = 0;
     for (int rank = 0; rank < r->world; rank++) {
@@ -183,9 +161,9 @@ enum status load_plan_of(struct load_plan *r, int param, const struct load_rank 
             continue;
         struct load_rank *reader = &r->list[(*count)++];
         *reader = (struct load_rank){.rank = rank};
-        TRY(find_read(r, param, reader));
+        for (enum state state = 0; state < r->config.states; state++)
+            reader->reads[state] = load_plan_rectangle(r, param, state, rank, &reader->rectangle[state]);
         find_needs(r, param, reader);
     }
     *out = r->list;
-    return OK;
 }

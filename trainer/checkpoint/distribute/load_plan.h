@@ -23,7 +23,7 @@ struct load_plan_config {
 
 struct load_plan;
 
-MUST_USE enum status load_plan_create(const struct load_plan_config *config, struct load_plan **out);
+struct load_plan *load_plan_create(const struct load_plan_config *config);
 void load_plan_destroy(struct load_plan *plan); // accepts NULL
 
 /* A rank that takes part in loading a parameter. */
@@ -37,13 +37,11 @@ struct load_rank {
 
 /* Sets *out to all ranks that read or need parameter `param`, which this rank must need or read too, in
  * ascending order. Valid until the next call. */
-MUST_USE enum status load_plan_of(struct load_plan *plan, int param, const struct load_rank **out,
-                                  int *count);
+void load_plan_of(struct load_plan *plan, int param, const struct load_rank **out, int *count);
 
-/* Not with the same layout: the rectangle of one state that any rank reads, of any stage; *reads: whether it
- * reads one. */
-MUST_USE enum status load_plan_rectangle(struct load_plan *plan, int param, enum state state, int rank,
-                                         struct slice *out, bool *reads);
+/* Not with the same layout: sets *out to the rectangle of one state that any rank reads, of any stage; false
+ * if it reads none. */
+bool load_plan_rectangle(struct load_plan *plan, int param, enum state state, int rank, struct slice *out);
 
 /* True if `rank` holds parameter `param`, or a second use of it. */
 bool load_plan_has(const struct load_plan *plan, int param, int rank);

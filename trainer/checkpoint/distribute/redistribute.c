@@ -3,6 +3,7 @@
  * reports the first error at the end. */
 #include "trainer/checkpoint/distribute/redistribute.h"
 
+#include "base/memory.h"
 #include "kernels/host_floats.h"
 #include "trainer/checkpoint/distribute/coverage.h"
 #include "trainer/checkpoint/distribute/fetch.h"
@@ -124,9 +125,8 @@ static void read_piece(struct loader *l, struct piece *piece)
 {
     size_t bytes = (size_t)slice_count(&piece->slice) * sizeof *piece->values;
     if (piece->values == NULL) // otherwise parts of it were fetched
-        piece->values = piece->target != NULL ? piece->target : calloc(1, bytes + 1);
-    if (piece->values == NULL)
-        die_of(NO_MEMORY, "no memory for %zu bytes of a checkpoint", bytes);
+        piece->values =
+            piece->target != NULL ? piece->target : memory_zeroed(1, bytes + 1, "a part of a checkpoint");
     l->ahead_bytes += piece->target != NULL ? 0 : bytes;
     if (l->status == OK)
         note_failure(l, read_values(l, piece));
@@ -320,15 +320,14 @@ static enum status load_state(struct loader *l, int param, enum state state, con
 {
     const int need = state != STATE_VALUE;
     const struct piece *piece = me->reads[state] ? &l->pieces[l->piece] : NULL;
-    float *local = NULL;
+    AUTO_FREE float *local = NULL;
     CHECK(piece == NULL || (piece->param == param && piece->state == state));
     if (piece != NULL)
         read_ahead(l);
     const bool in_place = piece != NULL && piece->target != NULL;
     if (me->needs[need] && !in_place)
-        local = calloc((size_t)slice_padded(&me->needed[need]) + 1, sizeof *local);
-    if (me->needs[need] && !in_place && local == NULL)
-        die_of(NO_MEMORY, "no memory for this rank's part of %s", l->rank_state->params.list[param].name);
+        local = memory_zeroed((size_t)slice_padded(&me->needed[need]) + 1, sizeof *local,
+                              "this rank's part of a parameter");
     enum status status =
         exchange_rows(l, &l->rank_state->params.list[param], ranks, count, me, state, piece, local);
     if (status == OK && local != NULL)
@@ -337,7 +336,6 @@ static enum status load_state(struct loader *l, int param, enum state state, con
         clear_padding(piece, &me->needed[need]);
     if (piece != NULL)
         drop_piece(l);
-    free(local);
     return status;
 }
 
@@ -348,7 +346,7 @@ static enum status load_row(struct loader *l, int param)
     int count;
     if (l->rank_state->params.list[param].tie >= 0 || !load_plan_has(l->plan, param, rank))
         return OK;
-    TRY(load_plan_of(l->plan, param, &ranks, &count));
+    load_plan_of(l->plan, param, &ranks, &count);
     for (int i = 0; i < count; i++)
         if (ranks[i].rank == rank)
             me = &ranks[i];
@@ -379,8 +377,8 @@ static enum status compare_layouts(struct loader *l, bool *same)
     struct rank_state *w = l->rank_state;
     struct save_plan share = {0};
     const bool may_be_same = manifest_has_layout(&l->source->manifest, &w->mesh);
-    TRY(rank_agree(w, may_be_same ? save_plan_of_rank(w->run, &w->params, &w->weights, w->world->rank, &share)
-                                  : OK));
+    if (may_be_same)
+        save_plan_of_rank(w->run, &w->params, &w->weights, w->world->rank, &share);
     double differs = may_be_same && wrote_the_same(l, &share) ? 0.0 : 1.0;
     save_plan_free(&share);
     TRY(rank_agree_max(w, &differs, 1));
@@ -389,18 +387,17 @@ static enum status compare_layouts(struct loader *l, bool *same)
 }
 
 /* Lists what this rank reads. */
-static enum status list_pieces(struct loader *l)
+static void list_pieces(struct loader *l)
 {
     struct rank_state *w = l->rank_state;
-    l->pieces = calloc((size_t)w->params.count * STATE_COUNT + 1, sizeof *l->pieces);
-    if (l->pieces == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d parameters", w->params.count);
+    l->pieces = memory_zeroed((size_t)w->params.count * STATE_COUNT + 1, sizeof *l->pieces,
+                              "the pieces that a rank reads");
     for (int param = 0; param < w->params.count; param++) {
         const struct load_rank *ranks;
         int count;
         if (w->params.list[param].tie >= 0 || !load_plan_has(l->plan, param, w->world->rank))
             continue;
-        TRY(load_plan_of(l->plan, param, &ranks, &count));
+        load_plan_of(l->plan, param, &ranks, &count);
         for (int i = 0; i < count; i++)
             for (enum state state = 0; state < l->states; state++)
                 if (ranks[i].rank == w->world->rank && ranks[i].reads[state])
@@ -411,7 +408,6 @@ static enum status list_pieces(struct loader *l)
                         .target = target_of(w, param, state, &ranks[i].rectangle[state], &ranks[i]),
                     };
     }
-    return OK;
 }
 
 /* Sets the capacity to the minimum over all ranks. */
@@ -426,12 +422,10 @@ static enum status open_staging(struct loader *l)
     double least = -(double)(bytes / 2 / sizeof *l->host);
     TRY(rank_agree_max(w, &least, 1));
     l->capacity = (int64_t)-least;
-    l->host = malloc(2 * (size_t)l->capacity * sizeof *l->host);
-    l->send = calloc((size_t)w->world->size, sizeof *l->send);
-    l->receive = calloc((size_t)w->world->size, sizeof *l->receive);
-    l->messages = calloc(2 * (size_t)w->world->size, sizeof *l->messages);
-    if (!l->host || !l->send || !l->receive || !l->messages)
-        return fail(NO_MEMORY, "no memory for messages of %lld elements", (long long)l->capacity);
+    l->host = memory_resized(NULL, 2 * (size_t)l->capacity, sizeof *l->host, "messages of a load");
+    l->send = memory_zeroed((size_t)w->world->size, sizeof *l->send, "messages of a load");
+    l->receive = memory_zeroed((size_t)w->world->size, sizeof *l->receive, "messages of a load");
+    l->messages = memory_zeroed(2 * (size_t)w->world->size, sizeof *l->messages, "messages of a load");
     return OK;
 }
 
@@ -458,11 +452,9 @@ static enum status prepare(struct loader *l)
     struct load_plan_config config = {
         .run = w->run, .params = &w->params, .weights = &w->weights, .states = l->states};
     TRY(compare_layouts(l, &config.same_layout));
-    enum status status = load_plan_create(&config, &l->plan);
-    if (status == OK)
-        status = list_pieces(l);
-    TRY(rank_agree(w, status));
-    TRY(rank_agree(w, open_staging(l)));
+    l->plan = load_plan_create(&config);
+    list_pieces(l);
+    TRY(open_staging(l));
     return fetch(l, config.same_layout);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/distribute/save_plan.h"
 
+#include "base/memory.h"
 #include "schedules/schedule.h"
 
 #include <stdlib.h>
@@ -127,12 +128,11 @@ static void drop_empty(struct save_plan *share)
     share->count = kept;
 }
 
-enum status save_plan_of_rank(const struct run *run, const struct params *params,
-                              const struct weights *weights, int rank, struct save_plan *out)
+void save_plan_of_rank(const struct run *run, const struct params *params, const struct weights *weights,
+                       int rank, struct save_plan *out)
 {
-    *out = (struct save_plan){.parts = calloc((size_t)params->count + 1, sizeof *out->parts)};
-    if (out->parts == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d parameters", params->count);
+    *out = (struct save_plan){
+        .parts = memory_zeroed((size_t)params->count + 1, sizeof *out->parts, "the plan of a save")};
     for (int i = 0; i < params->count; i++) {
         struct save_part *part = &out->parts[out->count];
         part->param = i;
@@ -141,7 +141,6 @@ enum status save_plan_of_rank(const struct run *run, const struct params *params
     for (int kind = 0; kind < MESH_COUNT; kind++)
         keep_share(params, (enum mesh_kind)kind, replicas_of(run, (enum mesh_kind)kind, rank), out);
     drop_empty(out);
-    return OK;
 }
 
 /* Moves a cut to the nearest end of a part if that is at most `most` elements away: a part that is read by

@@ -33,8 +33,8 @@ struct save_plan {
 
 /* Computes the share of `rank`. `weights`: of a rank with the same stages, which determine what each data
  * rank owns; NULL without ZeRO. The caller frees the share. */
-MUST_USE enum status save_plan_of_rank(const struct run *run, const struct params *params,
-                                       const struct weights *weights, int rank, struct save_plan *out);
+void save_plan_of_rank(const struct run *run, const struct params *params, const struct weights *weights,
+                       int rank, struct save_plan *out);
 void save_plan_free(struct save_plan *share); // accepts {0}
 
 /* Keeps share `index` of `count` equal shares of a list, cut between rows; a cut near the end of a part

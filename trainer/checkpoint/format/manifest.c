@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/format/manifest.h"
 
+#include "base/memory.h"
 #include "trainer/data/order/data_resume.h"
 #include "trainer/files/checksum.h"
 
@@ -169,27 +170,24 @@ static int model_keys(void)
     return count;
 }
 
-enum status manifest_begin_recipe(const struct recipe *recipe, const struct mesh *mesh,
-                                  const struct save_identity *identity, struct manifest *out)
+void manifest_begin_recipe(const struct recipe *recipe, const struct mesh *mesh,
+                           const struct save_identity *identity, struct manifest *out)
 {
     *out = (struct manifest){
         .identity = *identity,
         .seed = recipe->seed,
-        .model = calloc((size_t)model_keys(), sizeof *out->model),
+        .model = memory_zeroed((size_t)model_keys(), sizeof *out->model, "a manifest"),
     };
-    if (out->model == NULL)
-        return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
     layout_of(&mesh->degrees, out);
     order_text(mesh, out->rank_order);
     for (int key = 0; key < model_keys(); key++)
         model_value(recipe, recipe_model_key(key), &out->model[out->model_count++]);
-    return OK;
 }
 
 enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
                            struct manifest *out)
 {
-    TRY(manifest_begin_recipe(state->run->recipe, &state->mesh, identity, out));
+    manifest_begin_recipe(state->run->recipe, &state->mesh, identity, out);
     out->consumed_samples = rank_consumed_samples(state);
     out->skipped_steps = state->skipped;
     out->has_valid_loss = state->has_valid_loss;
@@ -205,8 +203,8 @@ enum status manifest_begin(const struct rank_state *state, const struct save_ide
     return status;
 }
 
-enum status manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
-                                const struct save_identity *identity, struct manifest *out)
+void manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
+                         const struct save_identity *identity, struct manifest *out)
 {
     *out = (struct manifest){
         .identity = *identity,
@@ -216,16 +214,13 @@ enum status manifest_begin_copy(const struct manifest *from, const struct mesh *
         .valid_loss = from->valid_loss,
         .seed = from->seed,
         .recipe = from->recipe,
-        .model = calloc((size_t)from->model_count + 1, sizeof *out->model),
+        .model = memory_zeroed((size_t)from->model_count + 1, sizeof *out->model, "a manifest"),
         .model_count = from->model_count,
     };
-    if (out->model == NULL)
-        return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
     memcpy(out->model, from->model, (size_t)from->model_count * sizeof *out->model);
     text_add_bytes(&out->data_order, text_chars(&from->data_order), from->data_order.length);
     layout_of(&mesh->degrees, out);
     order_text(mesh, out->rank_order);
-    return OK;
 }
 
 void manifest_set_recipe(struct manifest *m, const char *name, const struct text *recipe)
@@ -241,51 +236,43 @@ void manifest_file_name(int rank, char out[MANIFEST_FILE_CHARS])
 }
 
 /* Makes space for one more element of *list, whose capacity is a power of two. */
-static enum status grow(void **list, int count, size_t each)
+static void grow(void **list, int count, size_t each)
 {
-    if (count > 0 && (count & (count - 1)) != 0)
-        return OK;
-    void *larger = realloc(*list, (count > 0 ? 2 * (size_t)count : 1) * each);
-    if (larger == NULL)
-        return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
-    *list = larger;
-    return OK;
+    if ((count & (count - 1)) == 0)
+        *list = memory_resized(*list, count > 0 ? 2 * (size_t)count : 1, each, "a manifest");
 }
 
-enum status manifest_add_file(struct manifest *m, int rank, int64_t bytes, uint64_t checksum)
+void manifest_add_file(struct manifest *m, int rank, int64_t bytes, uint64_t checksum)
 {
     CHECK(rank >= 0 && (m->file_count == 0 || m->files[m->file_count - 1].rank < rank));
-    TRY(grow((void **)&m->files, m->file_count, sizeof *m->files));
+    grow((void **)&m->files, m->file_count, sizeof *m->files);
     struct manifest_file *file = &m->files[m->file_count++];
     *file = (struct manifest_file){.rank = rank, .bytes = bytes, .checksum = checksum};
     manifest_file_name(rank, file->name);
-    return OK;
 }
 
-enum status manifest_add_tensor(struct manifest *m, const struct shard *whole)
+void manifest_add_tensor(struct manifest *m, const struct shard *whole)
 {
-    TRY(grow((void **)&m->tensors, m->tensor_count, sizeof *m->tensors));
+    grow((void **)&m->tensors, m->tensor_count, sizeof *m->tensors);
     struct manifest_tensor *tensor = &m->tensors[m->tensor_count++];
     *tensor = (struct manifest_tensor){.dtype = whole->dtype, .ndim = whole->ndim, .range = m->range_count};
     memcpy(tensor->name, whole->name, sizeof tensor->name);
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
         tensor->dim[d] = d < whole->ndim ? whole->dim[d] : 1;
-    return OK;
 }
 
-enum status manifest_add_rank(struct manifest *m, int rank)
+void manifest_add_rank(struct manifest *m, int rank)
 {
     struct manifest_tensor *tensor = &m->tensors[m->tensor_count - 1];
     struct rank_range *last = tensor->range_count > 0 ? &m->ranges[m->range_count - 1] : NULL;
     CHECK(rank >= 0 && (last == NULL || rank > last->last));
     if (last != NULL && rank == last->last + 1) {
         last->last = rank;
-        return OK;
+        return;
     }
-    TRY(grow((void **)&m->ranges, m->range_count, sizeof *m->ranges));
+    grow((void **)&m->ranges, m->range_count, sizeof *m->ranges);
     m->ranges[m->range_count++] = (struct rank_range){rank, rank};
     tensor->range_count++;
-    return OK;
 }
 
 void manifest_free(struct manifest *m)

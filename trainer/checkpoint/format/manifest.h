@@ -84,21 +84,21 @@ struct manifest {
 MUST_USE enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
                                     struct manifest *out);
 /* The same for step 0 of a recipe, without a rank. */
-MUST_USE enum status manifest_begin_recipe(const struct recipe *recipe, const struct mesh *mesh,
-                                           const struct save_identity *identity, struct manifest *out);
+void manifest_begin_recipe(const struct recipe *recipe, const struct mesh *mesh,
+                           const struct save_identity *identity, struct manifest *out);
 /* The same for a copy of a checkpoint on another layout, without its files and tensors. */
-MUST_USE enum status manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
-                                         const struct save_identity *identity, struct manifest *out);
+void manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
+                         const struct save_identity *identity, struct manifest *out);
 /* Sets the resolved recipe that is stored next to the manifest. */
 void manifest_set_recipe(struct manifest *manifest, const char *name, const struct text *recipe);
 /* Formats the name of the file of a rank. */
 void manifest_file_name(int rank, char out[MANIFEST_FILE_CHARS]);
 /* Adds the file of a rank, in the order of the ranks: its size and the checksum of its header. */
-MUST_USE enum status manifest_add_file(struct manifest *manifest, int rank, int64_t bytes, uint64_t checksum);
+void manifest_add_file(struct manifest *manifest, int rank, int64_t bytes, uint64_t checksum);
 /* Adds a tensor: name, dtype and shape of `whole`; then the ranks that hold a piece of it, in ascending
  * order. */
-MUST_USE enum status manifest_add_tensor(struct manifest *manifest, const struct shard *whole);
-MUST_USE enum status manifest_add_rank(struct manifest *manifest, int rank);
+void manifest_add_tensor(struct manifest *manifest, const struct shard *whole);
+void manifest_add_rank(struct manifest *manifest, int rank);
 /* Sorts the tensors. Checks that each is listed once, with ranks that have files. `path` is for error
  * messages. */
 MUST_USE enum status manifest_complete(struct manifest *manifest, const char *path);

@@ -5,6 +5,8 @@
 #include "trainer/files/checksum.h"
 #include "trainer/files/json_read.h"
 
+#include "base/memory.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -105,9 +107,7 @@ static enum status take_model(const struct reader *r, const json_t *root)
     const char *name;
     if (json_object_size(model) == 0)
         return lacks(r, "model");
-    r->out->model = calloc(json_object_size(model) + 1, sizeof *r->out->model);
-    if (r->out->model == NULL)
-        return fail(NO_MEMORY, "%s: no memory to read it", r->path);
+    r->out->model = memory_zeroed(json_object_size(model) + 1, sizeof *r->out->model, "a manifest");
     json_object_foreach(model, name, value)
     {
         struct manifest_key *key = &r->out->model[r->out->model_count];
@@ -207,9 +207,7 @@ static enum status take_files(const struct reader *r, const json_t *root)
     const size_t count = json_array_size(files);
     if (count == 0 || count > 1 << 24)
         return lacks(r, "files");
-    r->out->files = calloc(count, sizeof *r->out->files);
-    if (r->out->files == NULL)
-        return fail(NO_MEMORY, "%s: no memory for %zu files", r->path, count);
+    r->out->files = memory_zeroed(count, sizeof *r->out->files, "the files of a manifest");
     for (size_t i = 0; i < count; i++)
         TRY(take_file(r, json_array_get(files, i)));
     return OK;
@@ -241,10 +239,10 @@ static enum status take_tensors(const struct reader *r, const json_t *root)
         return lacks(r, "tensors");
     for (size_t i = 0; i < count; i++)
         ranges += json_array_size(json_object_get(json_array_get(tensors, i), "ranks"));
-    m->tensors = calloc(count, sizeof *m->tensors);
-    m->ranges = calloc(ranges + 1, sizeof *m->ranges);
-    if (m->tensors == NULL || m->ranges == NULL || ranges > INT32_MAX)
-        return fail(NO_MEMORY, "%s: no memory for %zu tensors", r->path, count);
+    if (ranges > INT32_MAX)
+        return lacks(r, "ranks");
+    m->tensors = memory_zeroed(count, sizeof *m->tensors, "the tensors of a manifest");
+    m->ranges = memory_zeroed(ranges + 1, sizeof *m->ranges, "the tensors of a manifest");
     for (size_t i = 0; i < count; i++) {
         const json_t *entry = json_array_get(tensors, i);
         struct shard shard;

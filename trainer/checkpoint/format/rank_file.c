@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/format/rank_file.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/files/checksum.h"
 
 #include <stdlib.h>
@@ -43,12 +44,11 @@ static enum status create_file(struct checkpoint_writer *w, const char *path)
 {
     int64_t data = 0;
     size_t metadata = 256; // for the keys version, run, save and step
-    struct safetensors_tensor *list = calloc((size_t)w->count + 1, sizeof *list);
+    AUTO_FREE struct safetensors_tensor *list =
+        memory_zeroed((size_t)w->count + 1, sizeof *list, "the tensors of a file");
     w->buffer = aligned_alloc(FILE_DIRECT_BYTES, CHECKPOINT_WRITE_BYTES);
-    if (list == NULL || w->buffer == NULL) {
-        free(list);
-        return fail(NO_MEMORY, "%s: no memory to write it", path);
-    }
+    if (w->buffer == NULL)
+        die_of(NO_MEMORY, "out of memory: %d bytes to write %s", CHECKPOINT_WRITE_BYTES, path);
     for (int i = 0; i < w->count; i++) {
         const struct shard *shard = &w->shards[i];
         char text[SHARD_TEXT_CHARS];
@@ -59,17 +59,13 @@ static enum status create_file(struct checkpoint_writer *w, const char *path)
         metadata += strlen(shard->name) + strlen(shard_text(shard, text)) + 6;
     }
     metadata += (size_t)blocks_of(data) * SUM_CHARS + 6;
-    enum status status = safetensors_create(path, list, w->count, metadata, &w->file);
-    free(list);
-    return status;
+    return safetensors_create(path, list, w->count, metadata, &w->file);
 }
 
 enum status checkpoint_writer_create(const char *path, const struct save_identity *identity,
                                      const struct shard *shards, int count, struct checkpoint_writer **out)
 {
-    struct checkpoint_writer *w = calloc(1, sizeof *w);
-    if (w == NULL)
-        return fail(NO_MEMORY, "%s: no memory to write it", path);
+    struct checkpoint_writer *w = memory_zeroed(1, sizeof *w, "a file of a checkpoint");
     w->identity = *identity;
     w->shards = shards;
     w->count = count;
@@ -136,27 +132,21 @@ enum status checkpoint_writer_finish(struct checkpoint_writer *w)
 {
     char step[32], version[8];
     TRY(flush(w));
-    struct safetensors_pair *pairs = calloc((size_t)w->count + OWN_KEYS, sizeof *pairs);
-    char(*texts)[SHARD_TEXT_CHARS] = calloc((size_t)w->count + 1, sizeof *texts);
-    enum status status = OK;
-    if (pairs == NULL || texts == NULL)
-        status = fail(NO_MEMORY, "no memory for the header of a checkpoint's file");
+    AUTO_FREE struct safetensors_pair *pairs =
+        memory_zeroed((size_t)w->count + OWN_KEYS, sizeof *pairs, "the header of a file");
+    AUTO_FREE char(*texts)[SHARD_TEXT_CHARS] =
+        memory_zeroed((size_t)w->count + 1, sizeof *texts, "the header of a file");
     snprintf(step, sizeof step, "%lld", (long long)w->identity.step);
     snprintf(version, sizeof version, "%d", CHECKPOINT_VERSION);
-    if (status == OK) {
-        pairs[0] = (struct safetensors_pair){key_version, version};
-        pairs[1] = (struct safetensors_pair){key_run, w->identity.run};
-        pairs[2] = (struct safetensors_pair){key_save, w->identity.save};
-        pairs[3] = (struct safetensors_pair){key_step, step};
-        pairs[4] = (struct safetensors_pair){key_sums, w->sums.chars};
-        for (int i = 0; i < w->count; i++)
-            pairs[OWN_KEYS + i] =
-                (struct safetensors_pair){w->shards[i].name, shard_text(&w->shards[i], texts[i])};
-        status = safetensors_finish(w->file, pairs, OWN_KEYS + w->count);
-    }
-    free(pairs);
-    free(texts);
-    return status;
+    pairs[0] = (struct safetensors_pair){key_version, version};
+    pairs[1] = (struct safetensors_pair){key_run, w->identity.run};
+    pairs[2] = (struct safetensors_pair){key_save, w->identity.save};
+    pairs[3] = (struct safetensors_pair){key_step, step};
+    pairs[4] = (struct safetensors_pair){key_sums, w->sums.chars};
+    for (int i = 0; i < w->count; i++)
+        pairs[OWN_KEYS + i] =
+            (struct safetensors_pair){w->shards[i].name, shard_text(&w->shards[i], texts[i])};
+    return safetensors_finish(w->file, pairs, OWN_KEYS + w->count);
 }
 
 int64_t checkpoint_writer_bytes(const struct checkpoint_writer *w)
@@ -222,9 +212,7 @@ static enum status read_metadata(struct checkpoint_file *f)
 
 enum status checkpoint_file_open(const char *path, struct checkpoint_file **out)
 {
-    struct checkpoint_file *f = calloc(1, sizeof *f);
-    if (f == NULL)
-        return fail(NO_MEMORY, "%s: no memory to read it", path);
+    struct checkpoint_file *f = memory_zeroed(1, sizeof *f, "a file of a checkpoint");
     f->block_at = -1;
     text_add(&f->path, "%s", path);
     enum status status = safetensors_open(path, &f->tensors);
@@ -306,9 +294,7 @@ static enum status load_block(struct checkpoint_file *f, int64_t index)
     if (f->block_at == index)
         return OK;
     f->block_at = -1;
-    f->block = f->block != NULL ? f->block : malloc(CHECKPOINT_BLOCK_BYTES);
-    if (f->block == NULL)
-        return fail(NO_MEMORY, "%s: no memory to read it", f->path.chars);
+    f->block = memory_resized(f->block, CHECKPOINT_BLOCK_BYTES, 1, "a block of a file");
     TRY(read_block(f, index, f->block));
     f->block_at = index;
     return OK;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/format/safetensors.h"
 
+#include "base/memory.h"
 #include "trainer/files/checksum.h"
 #include "trainer/files/json_read.h"
 
@@ -173,9 +174,7 @@ static enum status parse_entries(struct safetensors *f)
 {
     const char *path = f->path.chars, *name;
     json_t *entry;
-    f->list = calloc(json_object_size(f->header) + 1, sizeof *f->list);
-    if (f->list == NULL)
-        return fail(NO_MEMORY, "%s: no memory for a table of %zu tensors", path, json_object_size(f->header));
+    f->list = memory_zeroed(json_object_size(f->header) + 1, sizeof *f->list, "the tensors of a file");
     json_object_foreach(f->header, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0) {
@@ -246,17 +245,13 @@ static enum status read_header(struct safetensors *f)
             "%s: a header of %llu bytes in a file of %lld: truncated, corrupt, or not a safetensors file",
             f->path.chars, (unsigned long long)length, (long long)f->file_bytes);
     f->header_bytes = 8 + (int64_t)length;
-    char *bytes = malloc((size_t)f->header_bytes);
+    AUTO_FREE char *bytes = malloc((size_t)f->header_bytes);
     if (bytes == NULL)
         return fail(NO_MEMORY, "%s: no memory for a header of %llu bytes", f->path.chars,
                     (unsigned long long)length);
-    enum status status = read_at(f, bytes, (size_t)f->header_bytes, 0);
-    if (status == OK) {
-        f->header_checksum = checksum_of(bytes, (size_t)f->header_bytes);
-        status = parse_header(f, bytes + 8, (size_t)length);
-    }
-    free(bytes);
-    return status;
+    TRY(read_at(f, bytes, (size_t)f->header_bytes, 0));
+    f->header_checksum = checksum_of(bytes, (size_t)f->header_bytes);
+    return parse_header(f, bytes + 8, (size_t)length);
 }
 
 static enum status open_file(struct safetensors *f, const char *path)
@@ -274,9 +269,7 @@ static enum status open_file(struct safetensors *f, const char *path)
 
 enum status safetensors_open(const char *path, struct safetensors **out)
 {
-    struct safetensors *f = calloc(1, sizeof *f);
-    if (f == NULL)
-        return fail(NO_MEMORY, "%s: no memory to read it", path);
+    struct safetensors *f = memory_zeroed(1, sizeof *f, "a safetensors file");
     f->file = -1;
     enum status status = open_file(f, path);
     if (status == OK)

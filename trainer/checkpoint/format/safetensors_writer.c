@@ -4,6 +4,7 @@
 #include "trainer/checkpoint/format/safetensors.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/files/checksum.h"
 
 #include <errno.h>
@@ -58,23 +59,18 @@ static void header_text(const struct safetensors_writer *w, const struct safeten
     text_add(out, "}");
 }
 
-static enum status copy_list(struct safetensors_writer *w, const struct safetensors_tensor *list, int count)
+static void copy_list(struct safetensors_writer *w, const struct safetensors_tensor *list, int count)
 {
-    w->list = calloc((size_t)count + 1, sizeof *w->list);
-    if (w->list == NULL)
-        return fail(NO_MEMORY, "%s: no memory for a table of %d tensors", w->path.chars, count);
+    w->list = memory_zeroed((size_t)count + 1, sizeof *w->list, "the tensors of a file");
     for (int i = 0; i < count; i++) {
         struct safetensors_tensor *tensor = &w->list[i];
         *tensor = list[i];
-        tensor->name = strdup(list[i].name);
+        tensor->name = text_copy(list[i].name);
         w->count++;
-        if (tensor->name == NULL)
-            return fail(NO_MEMORY, "%s: no memory for the name of a tensor", w->path.chars);
         tensor->offset_bytes = w->bytes;
         tensor->bytes = dims_product(tensor) * (int64_t)safetensors_dtype_bytes(tensor->dtype);
         w->bytes += tensor->bytes;
     }
-    return OK;
 }
 
 static enum status failed(const struct safetensors_writer *w)
@@ -86,23 +82,19 @@ static enum status begin(struct safetensors_writer *w, const char *path,
                          const struct safetensors_tensor *list, int count, size_t metadata_bytes)
 {
     text_add(&w->path, "%s", path);
-    TRY(copy_list(w, list, count));
-    struct text header = {0};
+    copy_list(w, list, count);
+    AUTO(text) header = {0};
     header_text(w, NULL, 0, &header);
     int64_t wanted = 8 + (int64_t)header.length + (int64_t)metadata_bytes;
     w->header_bytes =
         (wanted + SAFETENSORS_ALIGN_BYTES - 1) / SAFETENSORS_ALIGN_BYTES * SAFETENSORS_ALIGN_BYTES;
-    text_free(&header);
-    TRY(file_temporary_create(path, &w->file));
-    return OK;
+    return file_temporary_create(path, &w->file);
 }
 
 enum status safetensors_create(const char *path, const struct safetensors_tensor *list, int count,
                                size_t metadata_bytes, struct safetensors_writer **out)
 {
-    struct safetensors_writer *w = calloc(1, sizeof *w);
-    if (w == NULL)
-        return fail(NO_MEMORY, "%s: no memory to write it", path);
+    struct safetensors_writer *w = memory_zeroed(1, sizeof *w, "a safetensors file");
     w->file.fd = -1;
     enum status status = begin(w, path, list, count, metadata_bytes);
     if (status == OK)
@@ -130,16 +122,14 @@ enum status safetensors_append(struct safetensors_writer *w, const void *bytes, 
 static enum status write_header(struct safetensors_writer *w, const struct safetensors_pair *metadata,
                                 int count)
 {
-    struct text header = {0};
+    AUTO(text) header = {0};
     uint64_t length = (uint64_t)w->header_bytes - 8;
     text_add_bytes(&header, (const char *)&length, sizeof length);
     header_text(w, metadata, count, &header);
     CHECK((int64_t)header.length <= w->header_bytes);
     text_add(&header, "%*s", (int)(w->header_bytes - (int64_t)header.length), "");
-    enum status status = write_at(w, header.chars, header.length, 0);
     w->checksum = checksum_of(header.chars, header.length);
-    text_free(&header);
-    return status;
+    return write_at(w, header.chars, header.length, 0);
 }
 
 enum status safetensors_finish(struct safetensors_writer *w, const struct safetensors_pair *metadata,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/format/tiling.h"
 
+#include "base/memory.h"
 #include "trainer/files/checksum.h"
 
 #include <stdlib.h>
@@ -56,15 +57,14 @@ enum status shards_tile(const struct shard *shards, int count, const char *path)
     if (covered != whole)
         return fail(BAD_CHECKPOINT, "%s: the shards of %s contain %lld of its %lld elements", path,
                     shards[0].name, (long long)covered, (long long)whole);
-    struct corner *corners = calloc((size_t)count + 1, 4 * sizeof *corners);
-    if (corners == NULL)
-        return fail(NO_MEMORY, "%s: no memory for the shards of %s", path, shards[0].name);
+    AUTO_FREE struct corner *corners =
+        memory_zeroed((size_t)count + 1, 4 * sizeof *corners, "the corners of shards");
     add_corners(corners, origin, shards[0].dim);
     for (int i = 0; i < count; i++)
         add_corners(corners + 4 * ((int64_t)i + 1), shards[i].begin, shards[i].count);
-    bool agree = corners_agree(corners, 4 * ((int64_t)count + 1));
-    free(corners);
-    return agree ? OK : fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, shards[0].name);
+    return corners_agree(corners, 4 * ((int64_t)count + 1))
+               ? OK
+               : fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, shards[0].name);
 }
 
 /* ---- covers ---- */

@@ -378,14 +378,13 @@ static enum status write_values(struct import *m)
     if (status == OK)
         status = write_tensors(m, writer);
     if (status == OK)
-        status = manifest_add_file(&m->manifest, 0, checkpoint_writer_bytes(writer),
-                                   checkpoint_writer_checksum(writer));
+        manifest_add_file(&m->manifest, 0, checkpoint_writer_bytes(writer),
+                          checkpoint_writer_checksum(writer));
     checkpoint_writer_destroy(writer);
     text_free(&path);
     for (int i = 0; status == OK && i < m->shard_count; i++) {
-        status = manifest_add_tensor(&m->manifest, &m->shards[i]);
-        if (status == OK)
-            status = manifest_add_rank(&m->manifest, 0);
+        manifest_add_tensor(&m->manifest, &m->shards[i]);
+        manifest_add_rank(&m->manifest, 0);
     }
     return status;
 }
@@ -446,7 +445,7 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
     TRY(mesh_create(one_each, m->recipe->parallel.rank_order, &mesh));
     TRY(random_hex(m->identity.run, RUN_CHARS - 1));
     TRY(random_hex(m->identity.save, SAVE_CHARS - 1));
-    TRY(manifest_begin_recipe(m->recipe, &mesh, &m->identity, &m->manifest));
+    manifest_begin_recipe(m->recipe, &mesh, &m->identity, &m->manifest);
     TRY(write_values(m));
     model_yaml(m, yaml);
     TRY(write_texts(m, yaml));

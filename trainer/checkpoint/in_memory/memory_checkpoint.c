@@ -3,6 +3,7 @@
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/checkpoint/in_memory/memory_copy.h"
 #include "trainer/checkpoint/in_memory/memory_state.h"
@@ -191,9 +192,8 @@ static enum status check_sizes(const struct memory_checkpoints *m, const int64_t
     const struct rank_nodes *nodes = &m->nodes;
     const int node = nodes->node_of[m->rank_state->world->rank];
     int64_t needed = 0;
-    int *sources = calloc((size_t)nodes->world * (size_t)m->placement.copies, sizeof *sources);
-    if (sources == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d ranks", nodes->world);
+    AUTO_FREE int *sources = memory_zeroed((size_t)nodes->world * (size_t)m->placement.copies,
+                                           sizeof *sources, "the sources of copies");
     for (int i = 0; i < nodes->ranks[node]; i++) {
         const int rank = rank_nodes_at(nodes, node, i);
         const int count = memory_copy_sources(nodes, &m->placement, rank, sources);
@@ -201,40 +201,30 @@ static enum status check_sizes(const struct memory_checkpoints *m, const int64_t
         for (int s = 0; s < count; s++)
             needed += bytes[sources[s]];
     }
-    free(sources);
     return check_room(m, GENERATIONS * needed);
 }
 
 /* At least the size of this rank's file. */
-static enum status estimate_file(const struct memory_checkpoints *m, int64_t *bytes)
+static int64_t estimate_file(const struct memory_checkpoints *m)
 {
     enum { PAGE = 4096, HEADER = 2048, SHARD = 2 * SHARD_NAME_CHARS + SHARD_TEXT_CHARS, SUM = 16 };
     struct rank_writer writer = {.count = 0};
-    *bytes = 0;
-    enum status status = rank_writer_create(m->rank_state, &writer);
-    if (status == OK && writer.count > 0)
-        *bytes = (int64_t)rank_writer_bytes(&writer) + HEADER + writer.count * (int64_t)SHARD;
-    *bytes = (*bytes + *bytes / CHECKPOINT_BLOCK_BYTES * SUM + PAGE - 1) / PAGE * PAGE;
+    rank_writer_create(m->rank_state, &writer);
+    const int64_t bytes =
+        writer.count > 0 ? (int64_t)rank_writer_bytes(&writer) + HEADER + writer.count * (int64_t)SHARD : 0;
     rank_writer_free(&writer);
-    return status;
+    return (bytes + bytes / CHECKPOINT_BLOCK_BYTES * SUM + PAGE - 1) / PAGE * PAGE;
 }
 
 static enum status check_memory(struct memory_checkpoints *m)
 {
-    int64_t mine = 0;
     struct rank_state *w = m->rank_state;
     if (recipe_of(m)->non_persistent_save_interval == 0)
         return OK;
-    int64_t *bytes = calloc((size_t)w->world->size, sizeof *bytes);
-    enum status status =
-        bytes != NULL ? estimate_file(m, &mine) : fail(NO_MEMORY, "no memory for sizes of files");
-    status = rank_agree(w, status);
-    if (status == OK)
-        status = gather_words(w, &mine, sizeof mine / sizeof(int32_t), bytes);
-    if (status == OK)
-        status = rank_agree(w, memory_is_leader(m) ? check_sizes(m, bytes) : OK);
-    free(bytes);
-    return status;
+    const int64_t mine = estimate_file(m);
+    AUTO_FREE int64_t *bytes = memory_zeroed((size_t)w->world->size, sizeof *bytes, "the sizes of files");
+    TRY(gather_words(w, &mine, sizeof mine / sizeof(int32_t), bytes));
+    return rank_agree(w, memory_is_leader(m) ? check_sizes(m, bytes) : OK);
 }
 
 /* ---- opening and closing ---- */
@@ -338,9 +328,7 @@ enum status memory_checkpoints_open(struct rank_state *w, struct memory_checkpoi
     *out = NULL;
     if (recipe->memory_dir == NULL || recipe->save == NULL || !device_computes(w->device))
         return OK;
-    struct memory_checkpoints *m = calloc(1, sizeof *m);
-    if (m == NULL)
-        die_of(NO_MEMORY, "no memory for checkpoints in memory");
+    struct memory_checkpoints *m = memory_zeroed(1, sizeof *m, "checkpoints in memory");
     m->rank_state = w;
     m->complete = -1;
     enum status status = open_folders(m);

@@ -4,6 +4,7 @@
 #include "trainer/checkpoint/in_memory/memory_copy.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/checkpoint/format/manifest.h"
 #include "trainer/engine/agree.h"
@@ -151,22 +152,20 @@ static enum status exchange_round(struct copier *c, int64_t at)
 
 /* ---- all ---- */
 
-static enum status list_peers(struct copier *c, const struct rank_nodes *nodes,
-                              const struct placement *placement)
+static void list_peers(struct copier *c, const struct rank_nodes *nodes, const struct placement *placement)
 {
     const int rank = c->rank_state->world->rank;
-    int *sources = calloc((size_t)nodes->world * (size_t)placement->copies, sizeof *sources);
-    c->receivers = calloc((size_t)placement->copies, sizeof *c->receivers);
-    const int count = sources != NULL ? memory_copy_sources(nodes, placement, rank, sources) : 0;
-    c->copies = calloc((size_t)count + 1, sizeof *c->copies);
-    c->messages = calloc((size_t)count + (size_t)placement->copies, sizeof *c->messages);
-    const bool good = sources != NULL && c->receivers != NULL && c->copies != NULL && c->messages != NULL;
-    for (int copy = 1; copy < placement->copies && good; copy++)
+    const size_t copies = (size_t)placement->copies;
+    AUTO_FREE int *sources =
+        memory_zeroed((size_t)nodes->world * copies, sizeof *sources, "the sources of copies");
+    const int count = memory_copy_sources(nodes, placement, rank, sources);
+    c->receivers = memory_zeroed(copies, sizeof *c->receivers, "the receivers of copies");
+    c->copies = memory_zeroed((size_t)count + 1, sizeof *c->copies, "the copies of other ranks");
+    c->messages = memory_zeroed((size_t)count + copies, sizeof *c->messages, "the messages of copies");
+    for (int copy = 1; copy < placement->copies; copy++)
         c->receivers[c->receiver_count++] = receiver_of(nodes, placement, rank, copy);
-    for (int i = 0; i < count && good; i++)
+    for (int i = 0; i < count; i++)
         c->copies[c->copy_count++] = (struct received){.rank = sources[i], .file = {.fd = -1}};
-    free(sources);
-    return good ? OK : fail(NO_MEMORY, "no memory for the list of copies");
 }
 
 static enum status open_files(struct copier *c, const char *folder)
@@ -200,10 +199,8 @@ static enum status agree_on_chunk(struct copier *c)
     double least = -(double)c->chunk;
     TRY(rank_agree_max(c->rank_state, &least, 1));
     c->chunk = (int64_t)-least;
-    c->host = malloc(((size_t)c->copy_count + 1) * (size_t)c->chunk);
-    return rank_agree(
-        c->rank_state,
-        c->host != NULL ? OK : fail(NO_MEMORY, "no memory for chunks of %lld bytes", (long long)c->chunk));
+    c->host = memory_resized(NULL, (size_t)c->copy_count + 1, (size_t)c->chunk, "the chunks of copies");
+    return OK;
 }
 
 static enum status run(struct copier *c)
@@ -240,10 +237,8 @@ enum status memory_copy(struct rank_state *w, const struct rank_nodes *nodes,
                         const struct placement *placement, const int64_t *bytes, const char *folder)
 {
     struct copier c = {.rank_state = w, .bytes = bytes, .own = -1};
-    enum status status = list_peers(&c, nodes, placement);
-    if (status == OK)
-        status = open_files(&c, folder);
-    status = rank_agree(w, status);
+    list_peers(&c, nodes, placement);
+    enum status status = rank_agree(w, open_files(&c, folder));
     if (status == OK)
         status = allocate(&c);
     if (status == OK)

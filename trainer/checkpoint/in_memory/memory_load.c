@@ -4,6 +4,8 @@
 #include "trainer/checkpoint/in_memory/memory_state.h"
 #include "trainer/engine/agree.h"
 
+#include "base/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,17 +80,15 @@ static enum status round_begin(const struct memory_checkpoints *m, int64_t from,
 {
     struct rank_state *w = m->rank_state;
     const size_t world = (size_t)w->world->size;
-    *out = (struct round){.list = calloc(world, sizeof *out->list), .own = {.step = -1}};
-    struct listing *all = calloc(world, sizeof *all);
-    if (all == NULL || out->list == NULL)
-        die_of(NO_MEMORY, "no memory for a list of %zu ranks", world);
+    *out = (struct round){.list = memory_zeroed(world, sizeof *out->list, "the checkpoints of nodes"),
+                          .own = {.step = -1}};
+    AUTO_FREE struct listing *all = memory_zeroed(world, sizeof *all, "the checkpoints of ranks");
     enum status status = rank_agree(w, memory_is_leader(m) ? find_own(m, from, below, out) : OK);
     if (status == OK)
         status = gather_words(w, &out->own, sizeof out->own / sizeof(int32_t), all);
     for (int rank = 0; status == OK && rank < w->world->size; rank++)
         if (all[rank].step >= 0)
             out->list[out->count++] = (struct candidate){all[rank].step, all[rank].save, rank};
-    free(all);
     if (out->count > 0)
         qsort(out->list, (size_t)out->count, sizeof *out->list, newest_first);
     while (out->count > 0 && out->list[out->count - 1].step < out->list[0].step)
@@ -232,27 +232,22 @@ static enum status find_holders(struct memory_checkpoints *m, const struct manif
     const size_t row = (size_t)words, nodes = (size_t)m->nodes.count;
     reader_nodes_free(&m->holders);
     m->holders = (struct reader_nodes){.words = words, .node_of = m->nodes.node_of};
-    m->holders.has = calloc(nodes * row, sizeof(uint32_t));
-    m->holders.reader = calloc((size_t)manifest->file_count, sizeof(int));
-    uint32_t *mine = calloc(row, sizeof *mine);
-    int64_t *counts = calloc((size_t)w->world->size, sizeof *counts);
-    if (!m->holders.has || !m->holders.reader || !mine || !counts)
-        die_of(NO_MEMORY, "no memory for a list of %d files", manifest->file_count);
+    m->holders.has = memory_zeroed(nodes * row, sizeof(uint32_t), "the files of nodes");
+    m->holders.reader = memory_zeroed((size_t)manifest->file_count, sizeof(int), "the readers of files");
+    AUTO_FREE uint32_t *mine = memory_zeroed(row, sizeof *mine, "the files of a node");
+    AUTO_FREE int64_t *counts = memory_zeroed((size_t)w->world->size, sizeof *counts, "a list of ranks");
     if (memory_is_leader(m))
         list_files(manifest, path, mine);
     for (int node = 0; node < m->nodes.count; node++)
         counts[rank_nodes_at(&m->nodes, node, 0)] = words;
-    enum status status = rank_agree(w, verify && memory_is_leader(m) ? verify_files(path, mine) : OK);
-    if (status == OK) // leaders come in the order of their nodes
-        status = gather_lists(w, mine, counts, m->holders.has);
     *lost = 0;
-    for (int f = 0; status == OK && f < manifest->file_count; f++) {
+    TRY(rank_agree(w, verify && memory_is_leader(m) ? verify_files(path, mine) : OK));
+    TRY(gather_lists(w, mine, counts, m->holders.has)); // leaders come in the order of their nodes
+    for (int f = 0; f < manifest->file_count; f++) {
         m->holders.reader[f] = choose_reader(m, manifest, f);
         *lost += m->holders.reader[f] < 0;
     }
-    free(mine);
-    free(counts);
-    return status;
+    return OK;
 }
 
 /* ---- finding ---- */
@@ -350,10 +345,7 @@ static enum status list_entries(const struct memory_checkpoints *m, struct check
         if (m->holders.reader[f] != m->rank_state->world->rank)
             continue;
         TRY(checkpoint_reader_shards(s, f, &shards, &found));
-        struct entry *list = realloc(*out, (size_t)(*count + found + 1) * sizeof *list);
-        if (list == NULL)
-            return fail(NO_MEMORY, "%s: no memory for %d shards", s->folder, found);
-        *out = list;
+        *out = memory_resized(*out, (size_t)(*count + found + 1), sizeof **out, "the shards of files");
         for (int i = 0; i < found; i++) {
             const struct manifest_tensor *tensor =
                 bsearch(shards[i].name, manifest->tensors, (size_t)manifest->tensor_count,
@@ -361,7 +353,7 @@ static enum status list_entries(const struct memory_checkpoints *m, struct check
             if (tensor == NULL)
                 return fail(BAD_CHECKPOINT, "%s/%s: %s is not in the manifest", s->folder,
                             manifest->files[f].name, shards[i].name);
-            struct entry *entry = &list[(*count)++];
+            struct entry *entry = &(*out)[(*count)++];
             *entry = (struct entry){.file = f, .tensor = (int32_t)(tensor - manifest->tensors)};
             memcpy(entry->begin, shards[i].begin, sizeof entry->begin);
             memcpy(entry->count, shards[i].count, sizeof entry->count);
@@ -381,8 +373,8 @@ static void shard_of(const struct manifest *manifest, const struct entry *entry,
 }
 
 /* The entries of a file are consecutive, and those of files that this rank reads are known. */
-static enum status set_shards(const struct memory_checkpoints *m, struct checkpoint_reader *s,
-                              const struct entry *entries, int64_t total)
+static void set_shards(const struct memory_checkpoints *m, struct checkpoint_reader *s,
+                       const struct entry *entries, int64_t total)
 {
     for (int64_t at = 0, end; at < total; at = end) {
         const int file = entries[at].file;
@@ -390,14 +382,11 @@ static enum status set_shards(const struct memory_checkpoints *m, struct checkpo
             end++;
         if (m->holders.reader[file] == m->rank_state->world->rank)
             continue;
-        struct shard *shards = calloc((size_t)(end - at), sizeof *shards);
-        if (shards == NULL)
-            return fail(NO_MEMORY, "%s: no memory for %lld shards", s->folder, (long long)(end - at));
+        struct shard *shards = memory_zeroed((size_t)(end - at), sizeof *shards, "the shards of a file");
         for (int64_t i = at; i < end; i++)
             shard_of(&s->manifest, &entries[i], &shards[i - at]);
         checkpoint_reader_set_shards(s, file, shards, (int)(end - at));
     }
-    return OK;
 }
 
 /* Collective: every rank gets the shards of all files. */
@@ -405,31 +394,19 @@ static enum status share_shards(struct memory_checkpoints *m, struct checkpoint_
 {
     struct rank_state *w = m->rank_state;
     const size_t world = (size_t)w->world->size;
-    struct entry *mine = NULL, *all = NULL;
+    AUTO_FREE struct entry *mine = NULL;
+    AUTO_FREE int64_t *counts = memory_zeroed(world, sizeof *counts, "a list of ranks");
     int64_t own = 0, total = 0;
-    int64_t *counts = calloc(world, sizeof *counts);
-    if (counts == NULL)
-        die_of(NO_MEMORY, "no memory for a list of %zu ranks", world);
-    enum status status = rank_agree(w, list_entries(m, s, &mine, &own));
-    if (status == OK)
-        status = gather_words(w, &own, PAIR, counts);
-    for (size_t rank = 0; rank < world && status == OK; rank++) {
+    TRY(rank_agree(w, list_entries(m, s, &mine, &own)));
+    TRY(gather_words(w, &own, PAIR, counts));
+    for (size_t rank = 0; rank < world; rank++) {
         total += counts[rank];
         counts[rank] *= ENTRY_WORDS;
     }
-    if (status == OK) {
-        all = calloc((size_t)total + 1, sizeof *all);
-        status =
-            rank_agree(w, all != NULL ? OK : fail(NO_MEMORY, "no memory for %lld shards", (long long)total));
-    }
-    if (status == OK)
-        status = gather_lists(w, mine, counts, all);
-    if (status == OK)
-        status = rank_agree(w, set_shards(m, s, all, total));
-    free(mine);
-    free(all);
-    free(counts);
-    return status;
+    AUTO_FREE struct entry *all = memory_zeroed((size_t)total + 1, sizeof *all, "the shards of all files");
+    TRY(gather_lists(w, mine, counts, all));
+    set_shards(m, s, all, total);
+    return OK;
 }
 
 enum status memory_checkpoints_source(struct memory_checkpoints *m, const char *path,
@@ -437,7 +414,7 @@ enum status memory_checkpoints_source(struct memory_checkpoints *m, const char *
 {
     const struct manifest manifest = m->manifest;
     m->manifest = (struct manifest){0};
-    TRY(rank_agree(m->rank_state, checkpoint_reader_from(path, &manifest, m->rank_state->world->rank, out)));
+    checkpoint_reader_from(path, &manifest, m->rank_state->world->rank, out);
     out->nodes = &m->holders;
     return share_shards(m, out);
 }

@@ -6,6 +6,8 @@
 #include "trainer/checkpoint/store_lock.h"
 #include "trainer/engine/agree.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +18,6 @@ struct memory_save {
     struct rank_writer writer;
     struct manifest manifest; // rank 0
     struct metadata_files texts;
-    int64_t *bytes; // [world] sizes of the files
 };
 
 /* The leader of the node makes room and creates the folder. */
@@ -33,40 +34,31 @@ static enum status share_ticket(struct memory_save *s)
 {
     const struct memory_checkpoints *m = s->memory;
     struct rank_state *w = m->rank_state;
-    struct text save = {0};
+    AUTO(text) save = {0};
     int32_t attempt = s->ticket.attempt;
-    int32_t *attempts = calloc((size_t)w->world->size, sizeof *attempts);
-    if (attempts == NULL)
-        die_of(NO_MEMORY, "no memory for a list of %d ranks", w->world->size);
+    AUTO_FREE int32_t *attempts = memory_zeroed((size_t)w->world->size, sizeof *attempts, "a list of ranks");
     if (w->world->rank == 0)
         text_add(&save, "%s", s->ticket.identity.save);
-    enum status status = broadcast_text(w, 0, &save);
-    if (status == OK)
-        status = gather_words(w, &attempt, 1, attempts);
-    if (status == OK) {
-        const int node = m->nodes.node_of[w->world->rank];
-        CHECK(save.length == SAVE_CHARS - 1);
-        memcpy(s->ticket.identity.save, save.chars, SAVE_CHARS);
-        memcpy(s->ticket.identity.run, m->run, RUN_CHARS);
-        s->ticket.identity.step = w->step;
-        s->ticket.attempt = attempts[rank_nodes_at(&m->nodes, node, 0)];
-        store_of_ticket(m->folder.chars, &s->ticket, &s->folder);
-    }
-    text_free(&save);
-    free(attempts);
-    return status;
+    TRY(broadcast_text(w, 0, &save));
+    TRY(gather_words(w, &attempt, 1, attempts));
+    const int node = m->nodes.node_of[w->world->rank];
+    CHECK(save.length == SAVE_CHARS - 1);
+    memcpy(s->ticket.identity.save, save.chars, SAVE_CHARS);
+    memcpy(s->ticket.identity.run, m->run, RUN_CHARS);
+    s->ticket.identity.step = w->step;
+    s->ticket.attempt = attempts[rank_nodes_at(&m->nodes, node, 0)];
+    store_of_ticket(m->folder.chars, &s->ticket, &s->folder);
+    return OK;
 }
 
 static enum status write_own(struct memory_save *s)
 {
     struct rank_state *w = s->memory->rank_state;
-    TRY(rank_writer_create(w, &s->writer));
+    rank_writer_create(w, &s->writer);
     if (w->world->rank == 0)
         TRY(manifest_begin(w, &s->ticket.identity, &s->manifest));
     s->manifest.in_memory = true;
-    TRY(rank_writer_write(&s->writer, &s->ticket.identity, s->folder.chars));
-    s->bytes = calloc((size_t)w->world->size, sizeof *s->bytes);
-    return s->bytes != NULL ? OK : fail(NO_MEMORY, "no memory for a list of %d ranks", w->world->size);
+    return rank_writer_write(&s->writer, &s->ticket.identity, s->folder.chars);
 }
 
 static enum status copy_to_peers(struct memory_save *s)
@@ -74,8 +66,9 @@ static enum status copy_to_peers(struct memory_save *s)
     const struct memory_checkpoints *m = s->memory;
     struct rank_state *w = m->rank_state;
     const int64_t mine = s->writer.note.bytes;
-    TRY(gather_words(w, &mine, sizeof mine / sizeof(int32_t), s->bytes));
-    return memory_copy(w, &m->nodes, &m->placement, s->bytes, s->folder.chars);
+    AUTO_FREE int64_t *bytes = memory_zeroed((size_t)w->world->size, sizeof *bytes, "the sizes of files");
+    TRY(gather_words(w, &mine, sizeof mine / sizeof(int32_t), bytes));
+    return memory_copy(w, &m->nodes, &m->placement, bytes, s->folder.chars);
 }
 
 static enum status publish_on_node(struct memory_save *s)
@@ -115,7 +108,7 @@ static bool may_continue(enum status status)
 /* Reports the first of consecutive failures. */
 static void report(struct memory_checkpoints *m)
 {
-    struct text rest = {0};
+    AUTO(text) rest = {0};
     if (m->complete >= 0)
         text_add(&rest, "; that of step %lld remains", (long long)m->complete);
     if (m->rank_state->world->rank == 0 && !m->failed)
@@ -123,7 +116,6 @@ static void report(struct memory_checkpoints *m)
             stderr,
             "warning: checkpoint.memory_dir: step %lld is not saved in memory: %s%s; training continues",
             (long long)m->rank_state->step, fail_text(), text_chars(&rest));
-    text_free(&rest);
     m->failed = true;
 }
 
@@ -144,6 +136,5 @@ enum status memory_checkpoints_save(struct memory_checkpoints *m)
     manifest_free(&s.manifest);
     metadata_files_free(&s.texts);
     text_free(&s.folder);
-    free(s.bytes);
     return status;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/in_memory/rank_nodes.h"
 
+#include "base/memory.h"
 #include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/engine/agree.h"
 #include "trainer/files/checksum.h"
@@ -58,26 +59,17 @@ enum status rank_nodes_find(struct rank_state *w, struct rank_nodes *out)
 {
     const size_t world = (size_t)w->world->size;
     *out = (struct rank_nodes){.world = w->world->size};
-    uint64_t *hashes = calloc(world, sizeof *hashes);
-    out->node_of = calloc(world, sizeof *out->node_of);
-    out->index = calloc(world, sizeof *out->index);
-    out->ranks = calloc(world, sizeof *out->ranks);
-    out->first = calloc(world, sizeof *out->first);
-    out->list = calloc(world, sizeof *out->list);
-    const bool good = hashes && out->node_of && out->index && out->ranks && out->first && out->list;
-    enum status status = good ? name_node(w->world, out->name)
-                              : fail(NO_MEMORY, "no memory for a list of %d ranks", w->world->size);
-    status = rank_agree(w, status);
-    if (status == OK) {
-        const uint64_t mine = checksum_of(out->name, strlen(out->name));
-        status = gather_words(w, &mine, HASH_WORDS, hashes);
-    }
-    if (status == OK)
-        number_nodes(hashes, out);
-    else
-        rank_nodes_free(out);
-    free(hashes);
-    return status;
+    AUTO_FREE uint64_t *hashes = memory_zeroed(world, sizeof *hashes, "the names of nodes");
+    TRY(rank_agree(w, name_node(w->world, out->name)));
+    const uint64_t mine = checksum_of(out->name, strlen(out->name));
+    TRY(gather_words(w, &mine, HASH_WORDS, hashes));
+    out->node_of = memory_zeroed(world, sizeof *out->node_of, "the nodes of ranks");
+    out->index = memory_zeroed(world, sizeof *out->index, "the ranks of nodes");
+    out->ranks = memory_zeroed(world, sizeof *out->ranks, "the ranks of nodes");
+    out->first = memory_zeroed(world, sizeof *out->first, "the ranks of nodes");
+    out->list = memory_zeroed(world, sizeof *out->list, "the ranks of nodes");
+    number_nodes(hashes, out);
+    return OK;
 }
 
 void rank_nodes_free(struct rank_nodes *nodes)
