@@ -331,8 +331,6 @@ static const char *const foreign_keys[][2] = {
     "context parallelism is not implemented; for long sequences use parallel.tensor_parallel_size with " \
     "parallel.sequence_parallel=true"
 #define NO_EXPERTS "mixture of experts is not implemented"
-#define NO_TENSORBOARD \
-    "files for TensorBoard are not implemented; metrics.jsonl in the run directory has every step"
 #define NO_STOP                                                                                              \
     "stopping after a number of steps is not implemented; use resilience.exit_duration_in_mins, or end the " \
     "run with SIGTERM: it saves first"
@@ -359,8 +357,6 @@ static const struct {
     {"gradient_reduce_dtype", "gradients are summed in fp32 only", "fp32"},
     {"optimizer.name", "AdamW is the only optimizer", "adamw"},
     {"optimizer.type", "AdamW is the only optimizer", "adamw"},
-    {"tensorboard_dir", NO_TENSORBOARD, "none"},
-    {"tensorboard", NO_TENSORBOARD, NULL},
     {"mtp_", "multi-token prediction is not implemented", NULL},
     {"rampup_batch_size", "a ramp-up of the batch size is not implemented", NULL},
     {"multi_latent_attention", "multi-latent attention is not implemented", NULL},

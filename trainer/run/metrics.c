@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "layers/model.h"
 #include "trainer/checkpoint/best.h"
+#include "trainer/run/dashboard/dashboard.h"
 #include "trainer/run/metrics_file.h"
 
 #include <math.h>
@@ -16,6 +17,7 @@
 struct metrics {
     struct metrics_config config;
     struct metrics_file *file;
+    struct dashboard *dashboard; // NULL: none
     bool terminal;
     int64_t steps, tokens;        // of this process
     double time_s, recent_time_s; // of all steps; since the last line
@@ -44,6 +46,8 @@ enum status metrics_open(const struct metrics_config *config, struct metrics **o
         .continues = config->continues,
     };
     enum status status = metrics_file_open(&file, &m->file);
+    if (status == OK)
+        status = dashboard_open(config->recipe, config->first_step, &m->dashboard);
     if (status == OK)
         *out = m;
     else
@@ -125,6 +129,7 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
         add_number(&line, "predicted_step_time_s", m->config.predicted.step_s);
     text_add(&line, "}\n");
     enum status status = metrics_file_append(m->file, &line);
+    dashboard_add(m->dashboard, &line);
     text_free(&line);
     return status;
 }
@@ -257,9 +262,12 @@ bool metrics_lack_valid(const struct metrics *metrics)
 
 enum status metrics_add_valid(struct metrics *m, int64_t step, double loss)
 {
+    AUTO(text) line = {0};
     struct text field = {0};
     char number[NUMBER_CHARS];
     add_number(&field, "valid_loss", loss);
+    text_add(&line, "{\"step\": %lld%s}", (long long)step, field.chars);
+    dashboard_add(m->dashboard, &line);
     take_valid(m, step, loss);
     printf("step %lld: valid %s, evaluated after the resume\n", (long long)step, loss_text(loss, number));
     const enum status status = metrics_file_amend(m->file, &field);
@@ -354,5 +362,6 @@ void metrics_close(struct metrics *metrics)
     if (metrics == NULL)
         return;
     metrics_file_close(metrics->file);
+    dashboard_close(metrics->dashboard);
     free(metrics);
 }

@@ -142,6 +142,12 @@ KEY(logging, peak_flops, REAL, NULL,
     "Peak FLOP/s of one rank's device, for mfu (full attention) and mfu_causal (causal half) in "
     "metrics.jsonl and the summary; 0: unknown.",
     NOT_NEGATIVE, .derived = "the peak of `cluster.profile` for `precision.params_dtype`; 0 without one")
+KEY(logging, tensorboard_dir, TEXT, "none",
+    "Folder for TensorBoard: each number of metrics.jsonl as a scalar.", .optional = true)
+KEY(logging, prometheus_file, TEXT, "none",
+    "File with the numbers of the last step for Prometheus, such as NAME.prom in the folder of "
+    "node_exporter's textfile collector.",
+    .optional = true)
 END_FIELDS
 
 SECTION(profile, SECTION_RUN, "Timelines.")
