@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data.h"
 
+#include "base/memory.h"
 #include "trainer/data/data_state.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SOURCES    "the sources of data.train or data.valid"
+#define MICROBATCH "the tokens of a microbatch (train.micro_batch_size, model.seq_length)"
 
 enum { SOURCES_MAX = 4096 };
 
@@ -78,10 +82,8 @@ static enum status check_config(const struct data_config *c)
 static enum status open_list(const struct data_source_config *sources, int count, const char *key,
                              bool loss_mask, struct data_list *out, struct text *wrong)
 {
-    out->datasets = calloc((size_t)count + 1, sizeof(struct dataset *));
-    out->weights = calloc((size_t)count + 1, sizeof(double));
-    if (out->datasets == NULL || out->weights == NULL)
-        return fail(NO_MEMORY, "data.%s: no memory for %d sources", key, count);
+    out->datasets = memory_zeroed((size_t)count + 1, sizeof *out->datasets, SOURCES);
+    out->weights = memory_zeroed((size_t)count + 1, sizeof *out->weights, SOURCES);
     out->count = count;
     for (int i = 0; i < count; i++) {
         double weight = sources[i].weight;
@@ -108,14 +110,11 @@ static enum status open_list(const struct data_source_config *sources, int count
 
 static enum status open_lists(struct data *d, const struct data_config *c)
 {
-    struct text wrong = {0};
-    enum status status = open_list(c->train, c->train_count, "train", c->loss_mask, &d->train, &wrong);
-    if (status == OK && c->valid_count > 0)
-        status = open_list(c->valid, c->valid_count, "valid", c->loss_mask, &d->valid, &wrong);
-    if (status == OK && wrong.length > 0)
-        status = fail(BAD_RECIPE, "%s", text_chars(&wrong));
-    text_free(&wrong);
-    return status;
+    AUTO(text) wrong = {0};
+    TRY(open_list(c->train, c->train_count, "train", c->loss_mask, &d->train, &wrong));
+    if (c->valid_count > 0)
+        TRY(open_list(c->valid, c->valid_count, "valid", c->loss_mask, &d->valid, &wrong));
+    return wrong.length > 0 ? fail(BAD_RECIPE, "%s", wrong.chars) : OK;
 }
 
 static void close_list(struct data_list *list)
@@ -163,28 +162,26 @@ static enum status pack_source(struct data_mix *mix, int i, enum data_split spli
 static enum status make_mix(struct data_mix *mix, const struct data_list *list, enum data_split split,
                             const double share[DATA_SPLITS], const struct data_config *config)
 {
-    mix->parts = calloc((size_t)list->count, sizeof *mix->parts);
-    mix->offsets = calloc((size_t)list->count, sizeof *mix->offsets);
-    if (mix->parts == NULL || mix->offsets == NULL)
-        return fail(NO_MEMORY, "no memory for %d sources", list->count);
+    mix->parts = memory_zeroed((size_t)list->count, sizeof *mix->parts, SOURCES);
+    mix->offsets = memory_zeroed((size_t)list->count, sizeof *mix->offsets, SOURCES);
     for (int i = 0; i < list->count; i++) {
         int64_t first = 0, end = dataset_documents(list->datasets[i]);
         if (share != NULL)
             data_split_range(share, split, end, &first, &end);
-        struct text name = {0};
+        AUTO(text) name = {0};
         text_add(&name, "data.%s[%d]", split_names[split], i);
         // Only training depends on the seed: validation losses of different runs are comparable.
         uint64_t seed = split == DATA_TRAIN ? config->seed : 0;
         data_part_init(&mix->parts[i], list->datasets[i], first, end - first, config->seq_length, seed,
                        name.chars);
-        text_free(&name);
         mix->count = i + 1;
         if (config->pack_documents)
             TRY(pack_source(mix, i, split, config));
         else if (dataset_has_mask(list->datasets[i]))
             TRY(data_part_find_counted(&mix->parts[i]));
     }
-    return blend_create(list->weights, list->count, &mix->blend);
+    mix->blend = blend_create(list->weights, list->count);
+    return OK;
 }
 
 static void free_mix(struct data_mix *mix)
@@ -200,10 +197,9 @@ static void free_mix(struct data_mix *mix)
 static void make_mock(struct data *d, uint64_t seed)
 {
     for (int split = 0; split < DATA_SPLITS; split++) {
-        struct text name = {0};
+        AUTO(text) name = {0};
         text_add(&name, "data.mock.%s", split_names[split]);
         d->random[split] = philox_named(split == DATA_TRAIN ? seed : 0, name.chars);
-        text_free(&name);
     }
 }
 
@@ -244,9 +240,7 @@ static enum status open_all(struct data *d, const struct data_config *c)
 
 enum status data_open(const struct data_config *config, struct data **out)
 {
-    struct data *d = calloc(1, sizeof *d);
-    if (d == NULL)
-        return fail(NO_MEMORY, "no memory for the data");
+    struct data *d = memory_zeroed(1, sizeof *d, "the data");
     enum status status = open_all(d, config);
     if (status == OK)
         *out = d;
@@ -399,29 +393,22 @@ enum status data_sample(struct data *data, enum data_split split, uint64_t sampl
     return data_part_sample(&mix->parts[source], ordinal, data->vocab_size, tokens, marks);
 }
 
-enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *out)
+struct batch_tokens batch_create(int64_t rows, int64_t seq_length)
 {
     CHECK(rows >= 1 && seq_length >= 1);
     size_t count = (size_t)rows * (size_t)seq_length;
-    struct batch_tokens batch = {
+    return (struct batch_tokens){
         .rows = rows,
         .seq_length = seq_length,
-        .tokens = calloc(count + 1, sizeof(int32_t)), // with space for the last label of the sample
-        .labels = calloc(count, sizeof(int32_t)),
-        .positions = calloc(count, sizeof(int32_t)),
-        .documents = calloc(count, sizeof(int32_t)),
-        .loss_mask = calloc(count, sizeof(float)),
-        .marks = calloc((size_t)seq_length + 1, sizeof(uint8_t)),
-        .samples = calloc((size_t)rows, sizeof(uint64_t)),
+        // With space for the last label of the sample.
+        .tokens = memory_zeroed(count + 1, sizeof(int32_t), MICROBATCH),
+        .labels = memory_zeroed(count, sizeof(int32_t), MICROBATCH),
+        .positions = memory_zeroed(count, sizeof(int32_t), MICROBATCH),
+        .documents = memory_zeroed(count, sizeof(int32_t), MICROBATCH),
+        .loss_mask = memory_zeroed(count, sizeof(float), MICROBATCH),
+        .marks = memory_zeroed((size_t)seq_length + 1, sizeof(uint8_t), MICROBATCH),
+        .samples = memory_zeroed((size_t)rows, sizeof(uint64_t), MICROBATCH),
     };
-    if (batch.tokens == NULL || batch.labels == NULL || batch.positions == NULL || batch.documents == NULL ||
-        batch.loss_mask == NULL || batch.marks == NULL || batch.samples == NULL) {
-        batch_free(&batch);
-        return fail(NO_MEMORY, "no memory for a microbatch of %" PRId64 " x %" PRId64 " tokens", rows,
-                    seq_length);
-    }
-    *out = batch;
-    return OK;
 }
 
 void batch_free(struct batch_tokens *batch)

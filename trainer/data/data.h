@@ -132,7 +132,7 @@ struct batch_tokens {
     uint64_t *samples; // [B] global sample number of each row
 };
 
-MUST_USE enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *out);
+struct batch_tokens batch_create(int64_t rows, int64_t seq_length);
 void batch_free(struct batch_tokens *batch); // accepts {0}
 
 /* What an end of a document changes in a row; see data_config. */

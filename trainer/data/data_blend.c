@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data_blend.h"
 
+#include "base/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define BLEND "the blend of data.train or data.valid"
 
 enum { EXACT_PERIODS = 1 << 16, ROUNDED_PERIOD = 1 << 20 };
 
@@ -70,7 +74,7 @@ static void fill_period(struct blend *b, int64_t *lag, uint32_t *given)
         CHECK(given[k] == (uint64_t)b->share[k]); // otherwise the next period would begin differently
 }
 
-static enum status make_table(struct blend *b, const double *weights)
+static void make_table(struct blend *b, const double *weights)
 {
     int64_t period = 1;
     while (period <= EXACT_PERIODS && !weights_fit(weights, b->count, period, b->share))
@@ -80,46 +84,31 @@ static enum status make_table(struct blend *b, const double *weights)
         round_weights(weights, b->count, period, b->share);
     }
     b->period = period;
-    b->source = calloc((size_t)period, sizeof *b->source);
-    b->turn = calloc((size_t)period, sizeof *b->turn);
-    int64_t *lag = calloc((size_t)b->count, sizeof *lag);
-    uint32_t *given = calloc((size_t)b->count, sizeof *given);
-    bool good = b->source != NULL && b->turn != NULL && lag != NULL && given != NULL;
-    if (good)
-        fill_period(b, lag, given);
-    free(lag);
-    free(given);
-    return good ? OK : fail(NO_MEMORY, "no memory to blend %d sources", b->count);
+    b->source = memory_zeroed((size_t)period, sizeof *b->source, BLEND);
+    b->turn = memory_zeroed((size_t)period, sizeof *b->turn, BLEND);
+    AUTO_FREE int64_t *lag = memory_zeroed((size_t)b->count, sizeof *lag, BLEND);
+    AUTO_FREE uint32_t *given = memory_zeroed((size_t)b->count, sizeof *given, BLEND);
+    fill_period(b, lag, given);
 }
 
-enum status blend_create(const double *weights, int count, struct blend **out)
+struct blend *blend_create(const double *weights, int count)
 {
     CHECK(count >= 1 && count <= UINT16_MAX);
-    struct blend *b = calloc(1, sizeof *b);
-    double *normal = calloc((size_t)count, sizeof *normal);
-    enum status status =
-        b == NULL || normal == NULL ? fail(NO_MEMORY, "no memory to blend %d sources", count) : OK;
-    if (status == OK) {
-        double largest = 0.0, sum = 0.0;
-        for (int k = 0; k < count; k++) {
-            CHECK(isfinite(weights[k]) && weights[k] > 0.0);
-            largest = fmax(largest, weights[k]);
-        }
-        for (int k = 0; k < count; k++)
-            sum += weights[k] / largest; // cannot overflow, for any weights
-        for (int k = 0; k < count; k++)
-            normal[k] = weights[k] / largest / sum;
-        b->count = count;
-        b->share = calloc((size_t)count, sizeof *b->share);
-        status = b->share == NULL ? fail(NO_MEMORY, "no memory to blend %d sources", count)
-                                  : make_table(b, normal);
+    struct blend *b = memory_zeroed(1, sizeof *b, BLEND);
+    AUTO_FREE double *normal = memory_zeroed((size_t)count, sizeof *normal, BLEND);
+    double largest = 0.0, sum = 0.0;
+    for (int k = 0; k < count; k++) {
+        CHECK(isfinite(weights[k]) && weights[k] > 0.0);
+        largest = fmax(largest, weights[k]);
     }
-    free(normal);
-    if (status == OK)
-        *out = b;
-    else
-        blend_destroy(b);
-    return status;
+    for (int k = 0; k < count; k++)
+        sum += weights[k] / largest; // cannot overflow, for any weights
+    for (int k = 0; k < count; k++)
+        normal[k] = weights[k] / largest / sum;
+    b->count = count;
+    b->share = memory_zeroed((size_t)count, sizeof *b->share, BLEND);
+    make_table(b, normal);
+    return b;
 }
 
 void blend_destroy(struct blend *blend)

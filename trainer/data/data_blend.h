@@ -21,7 +21,7 @@
 struct blend;
 
 /* Creates a blend. The caller guarantees finite positive weights and a count of 1 to 65535 (CHECKed). */
-MUST_USE enum status blend_create(const double *weights, int count, struct blend **out);
+struct blend *blend_create(const double *weights, int count);
 void blend_destroy(struct blend *blend); // accepts NULL
 
 /* Sample `sample` of the blend is sample `*ordinal` of source `*source`. */

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data_state.h"
 
+#include "base/memory.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -82,17 +84,14 @@ static void add_mix(const struct data_mix *mix, struct text *out)
     add_sizes(documents, tokens, samples, out);
 }
 
-/* Epochs of each source that a run has read after `samples`. NULL: no memory, or no sources. */
+/* Epochs of each source that a run has read after `samples`. One at least. */
 static double *epochs_after(const struct data_mix *mix, int64_t samples)
 {
-    int64_t *counts = calloc((size_t)mix->count + 1, sizeof *counts);
-    double *epochs = calloc((size_t)mix->count + 1, sizeof *epochs);
-    if (counts == NULL || epochs == NULL)
-        die_of(NO_MEMORY, "no memory to describe the data");
+    AUTO_FREE int64_t *counts = memory_zeroed((size_t)mix->count + 1, sizeof *counts, "samples of sources");
+    double *epochs = memory_zeroed((size_t)mix->count + 1, sizeof *epochs, "epochs of sources");
     blend_counts(mix->blend, samples > mix->from ? samples - mix->from : 0, counts);
     for (int i = 0; i < mix->count; i++)
         epochs[i] = (double)(mix->offsets[i] + counts[i]) / fmax(1.0, (double)mix->parts[i].samples);
-    free(counts);
     return epochs;
 }
 

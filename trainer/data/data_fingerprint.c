@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data_fingerprint.h"
 
+#include "base/memory.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/dataset_blocks.h"
 #include "trainer/files/checksum.h"
@@ -74,17 +75,13 @@ static enum status add_source(const struct dataset *source, int64_t most, void *
 
 enum status data_content(const struct dataset *source, uint64_t *out)
 {
-    struct text facts = {0};
-    void *buffer = malloc(DATASET_BLOCK_BYTES);
-    if (buffer == NULL)
-        return fail(NO_MEMORY, "no memory for the checksums of the data");
+    AUTO(text) facts = {0};
+    AUTO_FREE void *buffer = memory_zeroed(DATASET_BLOCK_BYTES, 1, "a block of a dataset");
     add_facts(source, &facts);
-    enum status status = add_blocks(source, MIN_BLOCKS, buffer, &facts);
+    TRY(add_blocks(source, MIN_BLOCKS, buffer, &facts));
     *out = checksum_of(text_chars(&facts), facts.length);
     *out += *out == 0; // 0: unknown
-    text_free(&facts);
-    free(buffer);
-    return status;
+    return OK;
 }
 
 static enum status add_lists(const struct data *data, void *buffer, struct text *out)
@@ -112,11 +109,8 @@ enum status data_fingerprint(struct data *data, const struct text **out)
     *out = kept;
     if (kept->length > 0)
         return OK;
-    void *buffer = malloc(DATASET_BLOCK_BYTES);
-    if (buffer == NULL)
-        return fail(NO_MEMORY, "no memory for the checksums of the data");
+    AUTO_FREE void *buffer = memory_zeroed(DATASET_BLOCK_BYTES, 1, "a block of a dataset");
     enum status status = add_lists(data, buffer, &made);
-    free(buffer);
     if (status == OK)
         *kept = made;
     else
@@ -241,13 +235,10 @@ static enum status compare(const struct data *data, const char *path, const stru
     if (strcmp(string_of(root, "format"), "cuboid data") != 0 || integer_of(root, "version") != 1) {
         status = fail(BAD_DATA, "%s: not a dataset record of version 1", path);
     } else {
-        void *buffer = malloc(DATASET_BLOCK_BYTES);
-        if (buffer == NULL)
-            status = fail(NO_MEMORY, "%s: no memory to compare the data", path);
+        AUTO_FREE void *buffer = memory_zeroed(DATASET_BLOCK_BYTES, 1, "a block of a dataset");
         for (int list = 0; list < LISTS && status == OK; list++)
             status = compare_list(data, (enum data_split)list, json_object_get(root, lists[list]),
                                   list == DATA_TRAIN ? positions : NULL, buffer, changes);
-        free(buffer);
     }
     json_decref(root);
     return status;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data_pack.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
+
+#define PACKS "packing the documents of a dataset (data.pack_documents)"
 
 /* The open packs by their free space: a list for each space, and two levels of bits that tell which lists
  * have a pack. */
@@ -60,24 +64,20 @@ static int32_t take_open(struct open_packs *open, int64_t space)
     return pack;
 }
 
-static enum status reserve(struct packer *p)
+static void reserve(struct packer *p)
 {
     struct open_packs *open = &p->open;
     const size_t documents = (size_t)p->documents + 1, spaces = (size_t)p->seq_length + 1;
     open->words = (int64_t)spaces / 64 + 1;
     open->summary_words = open->words / 64 + 1;
-    open->first = malloc(spaces * sizeof *open->first);
-    open->next = malloc(documents * sizeof *open->next);
-    open->some = calloc((size_t)open->words, sizeof *open->some);
-    open->summary = calloc((size_t)open->summary_words, sizeof *open->summary);
-    p->order = malloc(documents * sizeof *p->order);
-    p->pack_of = malloc(documents * sizeof *p->pack_of);
-    if (open->first == NULL || open->next == NULL || open->some == NULL || open->summary == NULL ||
-        p->order == NULL || p->pack_of == NULL)
-        return fail(NO_MEMORY, "no memory to pack %d documents", p->documents);
+    open->first = memory_zeroed(spaces, sizeof *open->first, PACKS);
+    open->next = memory_zeroed(documents, sizeof *open->next, PACKS);
+    open->some = memory_zeroed((size_t)open->words, sizeof *open->some, PACKS);
+    open->summary = memory_zeroed((size_t)open->summary_words, sizeof *open->summary, PACKS);
+    p->order = memory_zeroed(documents, sizeof *p->order, PACKS);
+    p->pack_of = memory_zeroed(documents, sizeof *p->pack_of, PACKS);
     for (size_t s = 0; s < spaces; s++)
         open->first[s] = -1;
-    return OK;
 }
 
 static void release(struct packer *p)
@@ -91,11 +91,10 @@ static void release(struct packer *p)
 }
 
 /* Sorts the documents with tokens, the longest first, equal ones in their order. */
-static enum status sort(struct packer *p)
+static void sort(struct packer *p)
 {
-    int64_t *at = calloc((size_t)p->seq_length + 2, sizeof *at); // where documents of a length begin
-    if (at == NULL)
-        return fail(NO_MEMORY, "no memory to sort %d documents", p->documents);
+    // Where documents of a length begin.
+    AUTO_FREE int64_t *at = memory_zeroed((size_t)p->seq_length + 2, sizeof *at, PACKS);
     for (int32_t i = 0; i < p->documents; i++) {
         CHECK(p->lengths[i] >= 0 && p->lengths[i] <= p->seq_length);
         at[p->lengths[i]]++;
@@ -109,8 +108,6 @@ static enum status sort(struct packer *p)
     for (int32_t i = 0; i < p->documents; i++)
         if (p->lengths[i] > 0)
             p->order[at[p->lengths[i]]++] = i;
-    free(at);
-    return OK;
 }
 
 static void place_all(struct packer *p)
@@ -126,15 +123,11 @@ static void place_all(struct packer *p)
 }
 
 /* Lists the documents of each pack. */
-static enum status list_packs(const struct packer *p, struct data_pack *out)
+static struct data_pack list_packs(const struct packer *p)
 {
     struct data_pack pack = {.count = p->count, .filled = p->filled};
-    pack.starts = calloc((size_t)p->count + 2, sizeof *pack.starts);
-    pack.documents = malloc(((size_t)p->placed + 1) * sizeof *pack.documents);
-    if (pack.starts == NULL || pack.documents == NULL) {
-        data_pack_free(&pack);
-        return fail(NO_MEMORY, "no memory for %lld packs", (long long)p->count);
-    }
+    pack.starts = memory_zeroed((size_t)p->count + 2, sizeof *pack.starts, PACKS);
+    pack.documents = memory_zeroed((size_t)p->placed + 1, sizeof *pack.documents, PACKS);
     int64_t *at = pack.starts + 1; // at[i]: where the next document of pack i goes; at the end, of pack i + 1
     for (int64_t k = 0; k < p->placed; k++)
         at[p->pack_of[k] + 1]++;
@@ -142,24 +135,19 @@ static enum status list_packs(const struct packer *p, struct data_pack *out)
         at[i + 1] += at[i];
     for (int64_t k = 0; k < p->placed; k++)
         pack.documents[at[p->pack_of[k]]++] = p->order[k];
-    *out = pack;
-    return OK;
+    return pack;
 }
 
-enum status data_pack_create(const int32_t *lengths, int32_t documents, int32_t seq_length,
-                             struct data_pack *out)
+struct data_pack data_pack_create(const int32_t *lengths, int32_t documents, int32_t seq_length)
 {
     struct packer p = {.lengths = lengths, .documents = documents, .seq_length = seq_length};
     CHECK(documents >= 0 && seq_length >= 1);
-    enum status status = reserve(&p);
-    if (status == OK)
-        status = sort(&p);
-    if (status == OK) {
-        place_all(&p);
-        status = list_packs(&p, out);
-    }
+    reserve(&p);
+    sort(&p);
+    place_all(&p);
+    const struct data_pack pack = list_packs(&p);
     release(&p);
-    return status;
+    return pack;
 }
 
 void data_pack_free(struct data_pack *pack)

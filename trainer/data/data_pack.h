@@ -19,7 +19,6 @@ struct data_pack {
     int64_t filled;     // positions of all packs with a token
 };
 
-/* Packs documents of lengths[0..documents), each 0 to seq_length. NO_MEMORY. */
-MUST_USE enum status data_pack_create(const int32_t *lengths, int32_t documents, int32_t seq_length,
-                                      struct data_pack *out);
+/* Packs documents of lengths[0..documents), each 0 to seq_length. */
+struct data_pack data_pack_create(const int32_t *lengths, int32_t documents, int32_t seq_length);
 void data_pack_free(struct data_pack *pack); // accepts {0}

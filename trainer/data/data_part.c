@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data_part.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -71,19 +72,15 @@ static void find_lengths(struct data_part *part, int32_t *lengths)
 /* Counts the labels that the mask selects: not the first token of a document, which follows from no other. */
 static enum status count_labels(struct data_part *part, const int32_t *lengths)
 {
-    uint8_t *counts = malloc((size_t)part->seq_length);
-    enum status status = OK;
-    if (counts == NULL)
-        return fail(NO_MEMORY, "%s: no memory to read its loss mask", dataset_prefix(part->dataset));
-    for (int64_t i = 0; i < part->documents && status == OK; i++) {
+    AUTO_FREE uint8_t *counts = memory_zeroed((size_t)part->seq_length, 1, "the loss mask of a document");
+    for (int64_t i = 0; i < part->documents; i++) {
         if (lengths[i] < 2)
             continue;
-        status = dataset_read_mask(part->dataset, part->first + i, 1, lengths[i] - 1, counts);
-        for (int64_t k = 0; k < lengths[i] - 1 && status == OK; k++)
+        TRY(dataset_read_mask(part->dataset, part->first + i, 1, lengths[i] - 1, counts));
+        for (int64_t k = 0; k < lengths[i] - 1; k++)
             part->counted += counts[k];
     }
-    free(counts);
-    return status;
+    return OK;
 }
 
 enum status data_part_pack(struct data_part *part)
@@ -93,17 +90,12 @@ enum status data_part_pack(struct data_part *part)
                     "%s: %" PRId64 " documents; data.pack_documents supports %d in a dataset; split it into "
                     "several sources, or use data.pack_documents=false",
                     dataset_prefix(part->dataset), part->documents, INT32_MAX);
-    int32_t *lengths = malloc(((size_t)part->documents + 1) * sizeof *lengths);
-    if (lengths == NULL)
-        return fail(NO_MEMORY, "%s: no memory to pack %" PRId64 " documents", dataset_prefix(part->dataset),
-                    part->documents);
+    AUTO_FREE int32_t *lengths =
+        memory_zeroed((size_t)part->documents + 1, sizeof *lengths, "the lengths of a dataset's documents");
     find_lengths(part, lengths);
-    enum status status =
-        data_pack_create(lengths, (int32_t)part->documents, (int32_t)part->seq_length, &part->pack);
-    if (status == OK && dataset_has_mask(part->dataset))
-        status = count_labels(part, lengths);
-    free(lengths);
-    TRY(status);
+    part->pack = data_pack_create(lengths, (int32_t)part->documents, (int32_t)part->seq_length);
+    if (dataset_has_mask(part->dataset))
+        TRY(count_labels(part, lengths));
     part->is_packed = true;
     part->samples = part->pack.count;
     return OK;
@@ -142,21 +134,18 @@ static int64_t block_count(const struct data_part *part)
 
 /* Returns the offsets of an epoch, computed now unless it is one of the two stored epochs. Called with the
  * lock held. */
-static enum status find_epoch(struct data_part *part, int64_t epoch, const int64_t **starts)
+static const int64_t *find_epoch(struct data_part *part, int64_t epoch)
 {
     for (int e = 0; e < DATA_PART_EPOCHS; e++)
         if (part->epochs[e].starts != NULL && part->epochs[e].epoch == epoch) {
             part->last = e;
-            *starts = part->epochs[e].starts;
-            return OK;
+            return part->epochs[e].starts;
         }
     struct data_part_epoch *slot = &part->epochs[1 - part->last];
     int64_t blocks = block_count(part);
     if (slot->starts == NULL)
-        slot->starts = malloc((size_t)(blocks + 1) * sizeof *slot->starts);
-    if (slot->starts == NULL)
-        return fail(NO_MEMORY, "%s: no memory for the order of %" PRId64 " documents",
-                    dataset_prefix(part->dataset), part->documents);
+        slot->starts =
+            memory_zeroed((size_t)blocks + 1, sizeof *slot->starts, "the order of a dataset's documents");
     int64_t offset = 0, documents[RUN];
     for (int64_t begin = 0; begin < part->documents; begin += RUN) {
         int64_t count = documents_at(part, epoch, begin, RUN, documents);
@@ -170,8 +159,7 @@ static enum status find_epoch(struct data_part *part, int64_t epoch, const int64
     CHECK(offset == part->tokens);
     slot->epoch = epoch;
     part->last = (int)(slot - part->epochs);
-    *starts = slot->starts;
-    return OK;
+    return slot->starts;
 }
 
 /* The last of starts[0..blocks) not after `offset`: the block that contains it, since a block without tokens
@@ -259,14 +247,11 @@ enum status data_part_sample(struct data_part *part, uint64_t i, int64_t vocab_s
     CHECK(part->samples > 0);
     int64_t epoch = (int64_t)(i / (uint64_t)part->samples), in_epoch = (int64_t)(i % (uint64_t)part->samples);
     int64_t k = philox_permute(part->sample_order, (uint64_t)epoch, part->samples, in_epoch);
-    const int64_t *starts = NULL;
     if (part->is_packed)
         return read_pack(part, k, vocab_size, tokens, marks);
     CHECK(pthread_mutex_lock(&part->lock) == 0);
-    enum status status = find_epoch(part, epoch, &starts);
-    if (status == OK)
-        status = read_run(part, epoch, starts, k * part->seq_length, part->seq_length + 1, vocab_size, tokens,
-                          marks);
+    const enum status status = read_run(part, epoch, find_epoch(part, epoch), k * part->seq_length,
+                                        part->seq_length + 1, vocab_size, tokens, marks);
     CHECK(pthread_mutex_unlock(&part->lock) == 0);
     return status;
 }

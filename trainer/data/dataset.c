@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/dataset.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/data/dataset_index.h"
 #include "trainer/data/dataset_mask.h"
@@ -88,18 +89,14 @@ enum status dataset_open(const char *prefix, struct dataset **out)
     size_t length = strlen(prefix);
     if (length > 4 && (strcmp(prefix + length - 4, ".bin") == 0 || strcmp(prefix + length - 4, ".idx") == 0))
         length -= 4;
-    struct dataset *d = calloc(1, sizeof *d);
-    if (d == NULL)
-        return fail(NO_MEMORY, "%s: no memory to open it", prefix);
+    struct dataset *d = memory_zeroed(1, sizeof *d, "a dataset");
     d->bin = d->mask.fd = -1;
-    d->prefix = strndup(prefix, length);
-    struct text bin_path = {0}, idx_path = {0};
-    text_add(&bin_path, "%.*s.bin", (int)length, prefix);
-    text_add(&idx_path, "%.*s.idx", (int)length, prefix);
-    enum status status = d->prefix == NULL ? fail(NO_MEMORY, "%s: no memory to open it", prefix)
-                                           : open_both(d, bin_path.chars, idx_path.chars);
-    text_free(&bin_path);
-    text_free(&idx_path);
+    d->prefix = text_copy(prefix);
+    d->prefix[length] = 0;
+    AUTO(text) bin_path = {0}, idx_path = {0};
+    text_add(&bin_path, "%s.bin", d->prefix);
+    text_add(&idx_path, "%s.idx", d->prefix);
+    enum status status = open_both(d, bin_path.chars, idx_path.chars);
     if (status == OK)
         *out = d;
     else

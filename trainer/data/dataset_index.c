@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/dataset_index.h"
 
+#include "base/memory.h"
 #include "trainer/files/checksum.h"
 
 #include <errno.h>
@@ -237,15 +238,13 @@ static enum status read_arrays(struct reader *r, struct dataset_index *d, int32_
 static enum status read_all(struct reader *r, struct dataset_index *d)
 {
     TRY(read_header(r, d));
-    int32_t *lengths = malloc((size_t)d->sequences * sizeof *lengths);
+    AUTO_FREE int32_t *lengths = malloc((size_t)d->sequences * sizeof *lengths);
     d->lengths = malloc((size_t)d->documents * sizeof *d->lengths);
     d->starts = malloc((size_t)(d->documents / INDEX_BLOCK + 1) * sizeof *d->starts);
-    enum status status =
-        lengths == NULL || d->lengths == NULL || d->starts == NULL
-            ? fail(NO_MEMORY, "%s: no memory for the lengths of %" PRId64 " documents", r->path, d->documents)
-            : read_arrays(r, d, lengths);
-    free(lengths);
-    return status;
+    if (lengths == NULL || d->lengths == NULL || d->starts == NULL) // the file dictates their sizes
+        return fail(NO_MEMORY, "%s: no memory for the lengths of %" PRId64 " documents", r->path,
+                    d->documents);
+    return read_arrays(r, d, lengths);
 }
 
 enum status index_read(int fd, const char *path, int64_t bytes, const char *bin_path, int64_t bin_bytes,
@@ -256,11 +255,10 @@ enum status index_read(int fd, const char *path, int64_t bytes, const char *bin_
                        .bin_path = bin_path,
                        .bytes = bytes,
                        .bin_bytes = bin_bytes,
-                       .chunk = malloc(CHUNK_BYTES),
+                       .chunk = memory_zeroed(CHUNK_BYTES, 1, "a part of the index of a dataset"),
                        .sum = checksum_begin()};
     struct dataset_index index = {0};
-    enum status status = r.chunk == NULL || r.sum == NULL ? fail(NO_MEMORY, "%s: no memory to read it", path)
-                                                          : read_all(&r, &index);
+    enum status status = read_all(&r, &index);
     checksum_free(r.sum);
     free(r.chunk);
     if (status == OK)

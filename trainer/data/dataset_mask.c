@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/dataset_mask.h"
 
+#include "base/memory.h"
 #include "trainer/data/dataset_blocks.h"
 #include "trainer/files/checksum.h"
 
@@ -58,15 +59,12 @@ static enum status sum_blocks(int fd, const char *path, int64_t bytes, void *buf
 
 enum status dataset_ids_checksum(int fd, const char *path, int64_t bytes, uint64_t *out)
 {
-    void *buffer = malloc(DATASET_BLOCK_BYTES);
+    AUTO_FREE void *buffer = memory_zeroed(DATASET_BLOCK_BYTES, 1, "a block of a dataset");
     struct checksum *sum = checksum_begin();
-    enum status status = buffer == NULL || sum == NULL
-                             ? fail(NO_MEMORY, "%s: no memory for its checksum", path)
-                             : sum_blocks(fd, path, bytes, buffer, sum);
+    enum status status = sum_blocks(fd, path, bytes, buffer, sum);
     if (status == OK)
         *out = checksum_now(sum);
     checksum_free(sum);
-    free(buffer);
     return status;
 }
 
@@ -158,18 +156,15 @@ static enum status read_bits(const struct dataset_mask *mask, unsigned char *chu
 
 static enum status check_bits(struct dataset_mask *mask, const struct header *h)
 {
-    unsigned char *chunk = malloc(CHUNK_BYTES);
+    AUTO_FREE unsigned char *chunk = memory_zeroed(CHUNK_BYTES, 1, "a part of a loss mask");
     struct checksum *sum = checksum_begin();
     int64_t ones = 0;
-    enum status status = chunk == NULL || sum == NULL
-                             ? fail(NO_MEMORY, "%s: no memory to read it", mask->path.chars)
-                             : read_name(mask, sum);
+    enum status status = read_name(mask, sum);
     if (status == OK)
         status = read_bits(mask, chunk, sum, &ones);
     if (status == OK)
         mask->checksum = checksum_now(sum);
     checksum_free(sum);
-    free(chunk);
     TRY(status);
     if (h->bits_checksum != mask->checksum)
         return fail(BAD_DATA,
@@ -255,8 +250,6 @@ static enum status open_stream(struct mask_writer *w)
         return status;
     }
     w->sum = checksum_begin();
-    if (w->sum == NULL)
-        return fail(NO_MEMORY, "%s: no memory to write it", w->path.chars);
     checksum_add(w->sum, w->chat_template, sizeof w->chat_template);
     return fwrite(&none, sizeof none, 1, w->stream) == 1 &&
                    fwrite(w->chat_template, sizeof w->chat_template, 1, w->stream) == 1

@@ -2,6 +2,7 @@
 #include "trainer/data/dataset.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/data/dataset_mask.h"
 #include "trainer/files/checksum.h"
 
@@ -84,9 +85,7 @@ enum status dataset_writer_create(const char *prefix, int64_t vocab_size, struct
     if (*prefix == 0 || prefix[strlen(prefix) - 1] == '/')
         return fail(BAD_USAGE, "\"%s\" is not a prefix: PREFIX.bin and PREFIX.idx would have no name",
                     prefix);
-    struct dataset_writer *w = calloc(1, sizeof *w);
-    if (w == NULL)
-        return fail(NO_MEMORY, "%s: no memory to write it", prefix);
+    struct dataset_writer *w = memory_zeroed(1, sizeof *w, "the writer of a dataset");
     w->vocab_size = vocab_size;
     w->bin_file.fd = w->idx_file.fd = w->mask.file.fd = -1;
     w->type = vocab_size < 65500 ? TYPE_U16 : TYPE_I32;
@@ -137,11 +136,9 @@ enum status dataset_writer_with_mask(struct dataset_writer *writer, const char *
 {
     CHECK(writer->tokens == 0);
     const struct text *bin = &writer->bin_path;
-    struct text prefix = {0};
+    AUTO(text) prefix = {0};
     text_add_bytes(&prefix, bin->chars, bin->length - strlen(".bin"));
-    enum status status = mask_writer_create(prefix.chars, chat_template, &writer->mask);
-    text_free(&prefix);
-    return status;
+    return mask_writer_create(prefix.chars, chat_template, &writer->mask);
 }
 
 enum status dataset_writer_add_masked(struct dataset_writer *writer, const int32_t *ids,
@@ -154,13 +151,9 @@ enum status dataset_writer_add_masked(struct dataset_writer *writer, const int32
 enum status dataset_writer_end_document(struct dataset_writer *writer)
 {
     if (writer->documents == writer->capacity) {
-        int64_t capacity = writer->capacity < 1024 ? 1024 : writer->capacity * 2;
-        int32_t *lengths = realloc(writer->lengths, (size_t)capacity * sizeof *lengths);
-        if (lengths == NULL)
-            return fail(NO_MEMORY, "%s: no memory for the lengths of %" PRId64 " documents",
-                        writer->idx_path.chars, capacity);
-        writer->lengths = lengths;
-        writer->capacity = capacity;
+        writer->capacity = writer->capacity < 1024 ? 1024 : writer->capacity * 2;
+        writer->lengths = memory_resized(writer->lengths, (size_t)writer->capacity, sizeof *writer->lengths,
+                                         "the lengths of a dataset's documents");
     }
     writer->lengths[writer->documents++] = (int32_t)writer->length;
     writer->length = 0;

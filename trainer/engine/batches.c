@@ -33,7 +33,7 @@ enum status batches_create(struct device *device, int count, int64_t rows, int64
     if (out->list == NULL || out->host == NULL)
         return fail(NO_MEMORY, "no memory for %d microbatches of %ld tokens", count,
                     (long)(rows * seq_length));
-    TRY(batch_create(rows, seq_length, &out->scratch));
+    out->scratch = batch_create(rows, seq_length);
     TRY(buffer_alloc(device, PART_DATA, (size_t)count * at.bytes, &out->device));
     for (int j = 0; j < count; j++) {
         const char *base = (const char *)out->device.data + (size_t)j * at.bytes;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/files/checksum.h"
 
+#include "base/status.h"
+
 #ifdef HAVE_XXHASH_DISPATCH
 #include <xxh_x86dispatch.h> // names the functions below as those that choose
 #else
@@ -16,8 +18,9 @@ uint64_t checksum_of(const void *bytes, size_t length)
 struct checksum *checksum_begin(void)
 {
     XXH3_state_t *state = XXH3_createState();
-    if (state != NULL)
-        XXH3_64bits_reset(state);
+    if (state == NULL)
+        die_of(NO_MEMORY, "out of memory for a checksum");
+    XXH3_64bits_reset(state);
     return (struct checksum *)state;
 }
 

@@ -11,7 +11,7 @@ uint64_t checksum_of(const void *bytes, size_t length);
 
 /* The same for a stream, in parts of any length. */
 struct checksum;
-struct checksum *checksum_begin(void); // NULL if out of memory
+struct checksum *checksum_begin(void); // ends the program if out of memory
 void checksum_add(struct checksum *sum, const void *bytes, size_t length);
 uint64_t checksum_now(const struct checksum *sum);
 void checksum_free(struct checksum *sum); // accepts NULL

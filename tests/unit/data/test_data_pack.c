@@ -39,7 +39,7 @@ static void check_packs(const int32_t *lengths, int documents, int seq_length)
     int32_t expected[MOST], left[MOST];
     bool seen[MOST] = {false};
     int64_t filled = 0;
-    cr_assert_eq(data_pack_create(lengths, documents, seq_length, &pack), OK, "%s", fail_text());
+    pack = data_pack_create(lengths, documents, seq_length);
     cr_assert_eq(pack.count, reference_packs(lengths, documents, seq_length, expected));
     for (int64_t p = 0; p < pack.count; p++) {
         left[p] = seq_length;
@@ -67,7 +67,7 @@ Test(data_pack, the_example_of_the_header)
     const int32_t lengths[] = {3, 9, 4, 2, 5}, documents[] = {1, 4, 2, 0, 3};
     const int64_t starts[] = {0, 1, 3, 5};
     struct data_pack pack;
-    cr_assert_eq(data_pack_create(lengths, 5, 10, &pack), OK);
+    pack = data_pack_create(lengths, 5, 10);
     cr_assert_eq(pack.count, 3);
     cr_assert_eq(pack.filled, 23);
     cr_assert_arr_eq(pack.starts, starts, sizeof starts);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/order/data_order.h"
 
+#include "base/memory.h"
 #include "trainer/data/data_blend.h"
 #include "trainer/files/json_read.h"
 
@@ -12,17 +13,10 @@
 
 /* ---- memory ---- */
 
-static void *more(void *list, int count, size_t each)
-{
-    void *larger = realloc(list, ((size_t)count + 1) * each);
-    if (larger == NULL)
-        die_of(NO_MEMORY, "no memory for the order of the data");
-    return larger;
-}
-
 int data_order_add_source(struct data_order *order, const char *path, uint64_t content)
 {
-    order->sources = more(order->sources, order->source_count, sizeof *order->sources);
+    order->sources = memory_resized(order->sources, (size_t)order->source_count + 1, sizeof *order->sources,
+                                    "the order of the data");
     order->sources[order->source_count] =
         (struct data_order_source){.path = text_copy(path), .content = content};
     return order->source_count++;
@@ -30,12 +24,12 @@ int data_order_add_source(struct data_order *order, const char *path, uint64_t c
 
 struct data_segment *data_order_add_segment(struct data_order *order, int count)
 {
-    order->segments = more(order->segments, order->segment_count, sizeof *order->segments);
+    order->segments = memory_resized(order->segments, (size_t)order->segment_count + 1,
+                                     sizeof *order->segments, "the order of the data");
     struct data_segment *segment = &order->segments[order->segment_count++];
-    *segment =
-        (struct data_segment){.count = count, .parts = calloc((size_t)count + 1, sizeof *segment->parts)};
-    if (segment->parts == NULL)
-        die_of(NO_MEMORY, "no memory for the order of the data");
+    *segment = (struct data_segment){
+        .count = count,
+        .parts = memory_zeroed((size_t)count + 1, sizeof *segment->parts, "the order of the data")};
     return segment;
 }
 
@@ -139,15 +133,13 @@ static bool take_part(const json_t *object, int sources, struct data_order_part 
 /* The parts of a segment; a source has at most one. */
 static bool take_parts(const json_t *blend, int sources, struct data_segment *s)
 {
-    bool *listed = calloc((size_t)sources + 1, sizeof *listed), good = true;
-    if (listed == NULL)
-        die_of(NO_MEMORY, "no memory for the order of the data");
+    AUTO_FREE bool *listed = memory_zeroed((size_t)sources + 1, sizeof *listed, "the order of the data");
+    bool good = true;
     for (int i = 0; i < s->count && good; i++) {
         struct data_order_part *part = &s->parts[i];
         good = take_part(json_array_get(blend, (size_t)i), sources, part) && !listed[part->source];
         listed[part->source] = true;
     }
-    free(listed);
     return good;
 }
 
@@ -200,16 +192,13 @@ enum status data_order_parse(const char *chars, size_t length, struct data_order
 
 /* ---- counting ---- */
 
-static enum status blend_of(const struct data_segment *segment, struct blend **out)
+static struct blend *blend_of(const struct data_segment *segment)
 {
-    double *weights = calloc((size_t)segment->count + 1, sizeof *weights);
-    if (weights == NULL)
-        return fail(NO_MEMORY, "no memory to blend %d sources", segment->count);
+    AUTO_FREE double *weights =
+        memory_zeroed((size_t)segment->count + 1, sizeof *weights, "the order of the data");
     for (int i = 0; i < segment->count; i++)
         weights[i] = segment->parts[i].weight;
-    enum status status = blend_create(weights, segment->count, out);
-    free(weights);
-    return status;
+    return blend_create(weights, segment->count);
 }
 
 const struct data_segment *data_order_last(const struct data_order *order, int source,
@@ -224,62 +213,51 @@ const struct data_segment *data_order_last(const struct data_order *order, int s
     return NULL;
 }
 
-static enum status add_given(const struct data_segment *segment, int64_t samples, int64_t *given)
+static void add_given(const struct data_segment *segment, int64_t samples, int64_t *given)
 {
-    struct blend *blend;
     if (segment->count == 0)
-        return OK;
-    TRY(blend_of(segment, &blend));
-    int64_t *counts = calloc((size_t)segment->count, sizeof *counts);
-    if (counts != NULL)
-        blend_counts(blend, samples, counts);
-    for (int i = 0; i < segment->count && counts != NULL; i++)
+        return;
+    struct blend *blend = blend_of(segment);
+    AUTO_FREE int64_t *counts =
+        memory_zeroed((size_t)segment->count, sizeof *counts, "the order of the data");
+    blend_counts(blend, samples, counts);
+    for (int i = 0; i < segment->count; i++)
         given[segment->parts[i].source] = segment->parts[i].offset + counts[i];
-    const enum status status = counts != NULL ? OK : fail(NO_MEMORY, "no memory to count samples");
-    free(counts);
     blend_destroy(blend);
-    return status;
 }
 
-enum status data_order_given(const struct data_order *order, int64_t end, int64_t *given)
+void data_order_given(const struct data_order *order, int64_t end, int64_t *given)
 {
     memset(given, 0, (size_t)order->source_count * sizeof *given);
     for (int g = 0; g < order->segment_count; g++) {
         const struct data_segment *segment = &order->segments[g];
         const int64_t next = g + 1 < order->segment_count ? segment[1].from : end;
-        TRY(add_given(segment, next > segment->from ? next - segment->from : 0, given));
+        add_given(segment, next > segment->from ? next - segment->from : 0, given);
     }
-    return OK;
 }
 
-enum status data_segment_shares(const struct data_segment *segment, double *shares)
+void data_segment_shares(const struct data_segment *segment, double *shares)
 {
-    struct blend *blend;
     if (segment->count == 0)
-        return OK;
-    TRY(blend_of(segment, &blend));
+        return;
+    struct blend *blend = blend_of(segment);
     for (int i = 0; i < segment->count; i++) {
         int64_t period, share = blend_share(blend, i, &period);
         shares[i] = (double)share / (double)period;
     }
     blend_destroy(blend);
-    return OK;
 }
 
-enum status data_segment_same_blend(const struct data_segment *a, const struct data_segment *b, bool *out)
+bool data_segment_same_blend(const struct data_segment *a, const struct data_segment *b)
 {
-    struct blend *one = NULL, *other = NULL;
-    *out = a->count == b->count;
-    for (int i = 0; i < a->count && *out; i++)
-        *out = a->parts[i].source == b->parts[i].source;
-    if (!*out || a->count == 0)
-        return OK;
-    enum status status = blend_of(a, &one);
-    if (status == OK)
-        status = blend_of(b, &other);
-    if (status == OK)
-        *out = blend_equal(one, other);
+    bool same = a->count == b->count;
+    for (int i = 0; i < a->count && same; i++)
+        same = a->parts[i].source == b->parts[i].source;
+    if (!same || a->count == 0)
+        return same;
+    struct blend *one = blend_of(a), *other = blend_of(b);
+    same = blend_equal(one, other);
     blend_destroy(one);
     blend_destroy(other);
-    return status;
+    return same;
 }

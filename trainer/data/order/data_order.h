@@ -77,10 +77,9 @@ const struct data_segment *data_order_last(const struct data_order *order, int s
 
 /* Samples that each source has given before sample `end` of the run, given[source_count], in the units of the
  * last segment that reads it. */
-MUST_USE enum status data_order_given(const struct data_order *order, int64_t end, int64_t *given);
+void data_order_given(const struct data_order *order, int64_t end, int64_t *given);
 
 /* The share of each part, shares[count]. */
-MUST_USE enum status data_segment_shares(const struct data_segment *segment, double *shares);
+void data_segment_shares(const struct data_segment *segment, double *shares);
 /* True if both read the same sources by the same weights, in this order. */
-MUST_USE enum status data_segment_same_blend(const struct data_segment *a, const struct data_segment *b,
-                                             bool *out);
+bool data_segment_same_blend(const struct data_segment *a, const struct data_segment *b);

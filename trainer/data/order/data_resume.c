@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/order/data_resume.h"
 
+#include "base/memory.h"
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/data/data_state.h"
 
@@ -69,9 +70,7 @@ struct resume {
 /* The position of each source of `then` in its last segment; -1: not in it. */
 static int *find_places(const struct resume *r)
 {
-    int *places = calloc((size_t)r->then->source_count + 1, sizeof *places);
-    if (places == NULL)
-        die_of(NO_MEMORY, "no memory for the order of the data");
+    int *places = memory_zeroed((size_t)r->then->source_count + 1, sizeof *places, "the order of the data");
     for (int j = 0; j < r->then->source_count; j++)
         places[j] = -1;
     for (int i = 0; i < r->last->count; i++)
@@ -94,10 +93,9 @@ static int likeness(const struct resume *r, int i, int j, int place)
 /* Assigns each source of the recipe to a recorded one, the most alike first. */
 static void match_sources(struct resume *r)
 {
-    int *places = find_places(r);
-    bool *taken = calloc((size_t)r->then->source_count + 1, sizeof *taken);
-    if (taken == NULL)
-        die_of(NO_MEMORY, "no memory for the order of the data");
+    AUTO_FREE int *places = find_places(r);
+    AUTO_FREE bool *taken =
+        memory_zeroed((size_t)r->then->source_count + 1, sizeof *taken, "the order of the data");
     for (int i = 0; i < r->now.source_count; i++)
         r->numbers[i] = r->positions[i] = -1;
     for (int least = 7; least > 0; least--)
@@ -108,8 +106,6 @@ static void match_sources(struct resume *r)
                     r->positions[i] = places[j];
                     taken[j] = true;
                 }
-    free(places);
-    free(taken);
 }
 
 /* ---- borders ---- */
@@ -251,27 +247,21 @@ static void report_blend(const struct resume *r, const double *before, const dou
     }
 }
 
-static enum status report_changes(const struct resume *r)
+static void report_changes(const struct resume *r)
 {
-    double *before = calloc((size_t)r->last->count + 1, sizeof *before);
-    double *after = calloc((size_t)r->now.source_count + 1, sizeof *after);
-    enum status status =
-        before != NULL && after != NULL ? OK : fail(NO_MEMORY, "no memory for the order of the data");
-    if (status == OK)
-        status = data_segment_shares(r->last, before);
-    if (status == OK)
-        status = data_segment_shares(&r->now.segments[0], after);
-    if (status == OK)
-        report_blend(r, before, after);
-    free(before);
-    free(after);
-    return status;
+    AUTO_FREE double *before =
+        memory_zeroed((size_t)r->last->count + 1, sizeof *before, "the order of the data");
+    AUTO_FREE double *after =
+        memory_zeroed((size_t)r->now.source_count + 1, sizeof *after, "the order of the data");
+    data_segment_shares(r->last, before);
+    data_segment_shares(&r->now.segments[0], after);
+    report_blend(r, before, after);
 }
 
 /* Samples that are lost: an error with data.strict, otherwise a warning for each source. */
 static enum status report_lost(const struct text *lost, bool strict)
 {
-    struct text all = {0};
+    AUTO(text) all = {0};
     for (const char *line = text_chars(lost), *end; *line != 0; line = *end != 0 ? end + 1 : end) {
         end = line + strcspn(line, "\n");
         text_add(&all, "%s%.*s", all.length > 0 ? "; " : "", (int)(end - line), line);
@@ -279,16 +269,14 @@ static enum status report_lost(const struct text *lost, bool strict)
             print_line(stderr, "warning: %.*s (data.strict=true makes this an error)", (int)(end - line),
                        line);
     }
-    const bool refused = strict && all.length > 0;
-    const enum status status =
-        refused ? fail(BAD_DATA, "data.strict: %s; restore this, or set data.strict=false", all.chars) : OK;
-    text_free(&all);
-    return status;
+    if (strict && all.length > 0)
+        return fail(BAD_DATA, "data.strict: %s; restore this, or set data.strict=false", all.chars);
+    return OK;
 }
 
 static enum status resume(struct resume *r, bool strict)
 {
-    bool same_blend, same = true;
+    bool same = true;
     if (r->samples > DATA_ORDER_MOST)
         return fail(BAD_CHECKPOINT, "consumed_samples %" PRId64 " is more than any run reads", r->samples);
     if (r->last->from > r->samples)
@@ -296,7 +284,7 @@ static enum status resume(struct resume *r, bool strict)
                     "the order of the data changes at sample %" PRId64 ", after sample %" PRId64
                     " of the checkpoint",
                     r->last->from, r->samples);
-    TRY(data_order_given(r->then, r->samples, r->given));
+    data_order_given(r->then, r->samples, r->given);
     match_sources(r);
     for (int i = 0; i < r->now.source_count; i++) {
         bool same_source;
@@ -306,9 +294,9 @@ static enum status resume(struct resume *r, bool strict)
     TRY(report_lost(&r->lost, strict));
     for (int i = 0; i < r->now.source_count; i++)
         r->now.segments[0].parts[i].source = r->numbers[i];
-    TRY(data_segment_same_blend(r->last, &r->now.segments[0], &same_blend));
+    const bool same_blend = data_segment_same_blend(r->last, &r->now.segments[0]);
     if (!same_blend)
-        TRY(report_changes(r));
+        report_changes(r);
     number_sources(r);
     append(r, !same || !same_blend);
     return OK;
@@ -321,11 +309,9 @@ enum status data_resume(struct data *data, struct data_order *then, int64_t samp
         .parts = data->mixes[DATA_TRAIN].parts, .then = then, .positions = positions, .samples = samples};
     r.last = &then->segments[then->segment_count - 1];
     const size_t most = (size_t)then->source_count + (size_t)data->mixes[DATA_TRAIN].count + 1;
-    r.numbers = calloc(most, sizeof *r.numbers);
-    r.given = calloc(most, sizeof *r.given);
-    enum status status = r.numbers != NULL && r.given != NULL
-                             ? begin_order(data, &r.now)
-                             : fail(NO_MEMORY, "no memory for the order of the data");
+    r.numbers = memory_zeroed(most, sizeof *r.numbers, "the order of the data");
+    r.given = memory_zeroed(most, sizeof *r.given, "the order of the data");
+    enum status status = begin_order(data, &r.now);
     if (status == OK)
         status = resume(&r, strict);
     if (status == OK)
