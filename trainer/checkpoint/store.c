@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/store.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/format/manifest.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
@@ -91,18 +92,13 @@ static enum status entries_read(const char *save, struct entries *out)
     struct dirent *found;
     struct entry entry;
     enum status status = OK;
-    for (errno = 0; status == OK && (found = readdir(folder)) != NULL; errno = 0) {
+    for (errno = 0; (found = readdir(folder)) != NULL; errno = 0) {
         if (!entry_parse(found->d_name, &entry))
             continue;
-        struct entry *list = realloc(out->list, (out->count + 1) * sizeof *list);
-        if (list == NULL) {
-            status = fail(NO_MEMORY, "%s: no memory for its list", save);
-            break;
-        }
-        out->list = list;
-        list[out->count++] = entry;
+        out->list = memory_resized(out->list, out->count + 1, sizeof *out->list, "a list of checkpoints");
+        out->list[out->count++] = entry;
     }
-    if (status == OK && errno != 0)
+    if (errno != 0)
         status = fail(IO_ERROR, "%s: %s", save, strerror(errno));
     closedir(folder);
     if (out->count > 0)

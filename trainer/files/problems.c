@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/files/problems.h"
 
+#include "base/memory.h"
 #include "trainer/files/yaml.h"
 
 #include <stdlib.h>
@@ -9,10 +10,8 @@ static void problems_append(struct problems *problems, const char *raw, bool war
 {
     if ((problems->count & (problems->count - 1)) == 0) { // the capacity is a power of two
         const size_t capacity = problems->count > 0 ? 2 * problems->count : 1;
-        struct problem *list = realloc(problems->list, capacity * sizeof *list);
-        if (list == NULL)
-            die(__FILE__, __LINE__, "problems", "out of memory for %zu problems", capacity);
-        problems->list = list;
+        problems->list =
+            memory_resized(problems->list, capacity, sizeof *problems->list, "the problems of a recipe");
     }
     struct text line = {0};
     text_add_clean(&line, raw); // one line, whatever a file has put into it

@@ -6,6 +6,7 @@
  * would name the character after it. */
 #include "trainer/files/yaml.h"
 
+#include "base/memory.h"
 #include "trainer/files/problems.h"
 
 #include <ctype.h>
@@ -21,14 +22,6 @@ struct reader {
     bool failed;
 };
 
-static void *allocate(size_t bytes)
-{
-    void *memory = calloc(1, bytes);
-    if (memory == NULL)
-        die(__FILE__, __LINE__, "yaml", "out of memory for %zu bytes", bytes);
-    return memory;
-}
-
 void node_free(struct node *node)
 {
     if (node == NULL)
@@ -42,7 +35,7 @@ void node_free(struct node *node)
 
 struct node *node_scalar(const char *text)
 {
-    struct node *node = allocate(sizeof *node);
+    struct node *node = memory_zeroed(1, sizeof *node, "YAML");
     node->plain = true;
     node->text = text_copy(text);
     return node;
@@ -53,10 +46,7 @@ static void node_add(struct node *node, struct node *child)
     // Grows at 0, 4, 8, 16 ...
     if (node->count == 0 || (node->count >= 4 && (node->count & (node->count - 1)) == 0)) {
         size_t capacity = node->count == 0 ? 4 : node->count * 2;
-        struct node **grown = realloc(node->child, capacity * sizeof *grown);
-        if (grown == NULL)
-            die(__FILE__, __LINE__, "yaml", "out of memory for %zu nodes", capacity);
-        node->child = grown;
+        node->child = memory_resized(node->child, capacity, sizeof *node->child, "YAML");
     }
     node->child[node->count++] = child;
 }
@@ -156,7 +146,7 @@ static void build_children(struct reader *reader, struct node *node, int depth)
 /* The node that begins with `event`; half of one when the reader failed. */
 static struct node *build(struct reader *reader, const yaml_event_t *event, int depth)
 {
-    struct node *node = allocate(sizeof *node);
+    struct node *node = memory_zeroed(1, sizeof *node, "YAML");
     node->line = (int)event->start_mark.line + 1;
     if (depth > YAML_MAX_DEPTH)
         refuse(reader, event->start_mark, "nested too deeply (more than 16 levels)");
@@ -199,7 +189,7 @@ static struct node *build_stream(struct reader *reader)
         yaml_event_delete(&event);
     }
     if (root == NULL) {
-        root = allocate(sizeof *root);
+        root = memory_zeroed(1, sizeof *root, "YAML");
         root->kind = NODE_MAP;
         root->line = 1;
         root->text = text_copy("");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/progress/hang.h"
 
+#include "base/memory.h"
 #include "parallel/comm.h"
 #include "schedules/schedule.h"
 
@@ -9,11 +10,12 @@
 
 /* ---- snapshots ---- */
 
-enum status hang_create(int count, struct hang *out)
+void hang_create(int count, struct hang *out)
 {
-    *out = (struct hang){.count = count};
-    out->ranks = calloc((size_t)count + 1, sizeof *out->ranks);
-    return out->ranks != NULL ? OK : fail(NO_MEMORY, "no memory for the progress of %d ranks", count);
+    *out = (struct hang){
+        .count = count,
+        .ranks = memory_zeroed((size_t)count + 1, sizeof *out->ranks, "the progress of ranks"),
+    };
 }
 
 void hang_free(struct hang *hang)
@@ -237,20 +239,15 @@ static void edges_free(struct edges *edges)
     *edges = (struct edges){0};
 }
 
-static enum status no_memory(const struct hang *hang)
-{
-    return fail(NO_MEMORY, "no memory to compare %d ranks", hang->count);
-}
-
+/* A file may tell of more ranks than fit. */
 static enum status add_pairs(const struct hang *hang, int from, const int *to, int count, struct edges *edges)
 {
-    if (count > INT32_MAX / 2 - edges->count)
-        return no_memory(hang);
-    if (edges->count + count > edges->capacity) {
-        const int capacity = 2 * (edges->count + count);
-        void *grown = realloc(edges->pair, (size_t)capacity * sizeof *edges->pair);
+    const bool fits = count <= INT32_MAX / 2 - edges->count;
+    if (!fits || edges->count + count > edges->capacity) {
+        const int capacity = fits ? 2 * (edges->count + count) : 0;
+        void *grown = fits ? realloc(edges->pair, (size_t)capacity * sizeof *edges->pair) : NULL;
         if (grown == NULL)
-            return no_memory(hang);
+            return fail(NO_MEMORY, "no memory to compare %d ranks", hang->count);
         edges->pair = grown;
         edges->capacity = capacity;
     }
@@ -262,11 +259,9 @@ static enum status add_pairs(const struct hang *hang, int from, const int *to, i
 }
 
 /* Sorts the pairs by the rank that is waited for. */
-static enum status reverse_pairs(const struct hang *hang, struct edges *edges)
+static void reverse_pairs(const struct hang *hang, struct edges *edges)
 {
-    edges->waiting = calloc((size_t)edges->count + 1, sizeof *edges->waiting);
-    if (edges->waiting == NULL)
-        return no_memory(hang);
+    edges->waiting = memory_zeroed((size_t)edges->count + 1, sizeof *edges->waiting, "ranks that wait");
     // While the lists are filled, begin[q + 1] is the end of list q so far.
     for (int i = 0; i < edges->count; i++)
         edges->begin[edges->pair[i][1] + 2]++;
@@ -274,21 +269,21 @@ static enum status reverse_pairs(const struct hang *hang, struct edges *edges)
         edges->begin[q + 1] += edges->begin[q];
     for (int i = 0; i < edges->count; i++)
         edges->waiting[edges->begin[edges->pair[i][1] + 1]++] = edges->pair[i][0];
-    return OK;
 }
 
 /* list: [n] scratch. */
 static enum status edges_find(const struct hang *hang, int *list, struct edges *out)
 {
     const size_t n = (size_t)hang->count + 2;
-    *out = (struct edges){.first = calloc(n, sizeof *out->first), .begin = calloc(n, sizeof *out->begin)};
-    enum status status = out->first == NULL || out->begin == NULL ? no_memory(hang) : OK;
-    for (int r = 0; status == OK && r < hang->count; r++) {
+    *out = (struct edges){.first = memory_zeroed(n, sizeof *out->first, "ranks that wait"),
+                          .begin = memory_zeroed(n, sizeof *out->begin, "ranks that wait")};
+    for (int r = 0; r < hang->count; r++) {
         const int count = edges_of(hang, r, list);
         out->first[r] = count > 0 ? list[0] : -1;
-        status = add_pairs(hang, r, list, count, out);
+        TRY(add_pairs(hang, r, list, count, out));
     }
-    return status == OK ? reverse_pairs(hang, out) : status;
+    reverse_pairs(hang, out);
+    return OK;
 }
 
 /* ---- the culprit ---- */
@@ -476,27 +471,17 @@ static void decide(const struct hang *hang, const struct edges *edges, int *list
 enum status hang_find(const struct hang *hang, struct hang_finding *out)
 {
     size_t n = (size_t)hang->count + 1;
-    struct edges edges = {0};
+    AUTO(edges) edges = {0};
+    AUTO_FREE int *list = memory_zeroed(n, sizeof *list, "ranks that wait");
+    AUTO_FREE int *queue = memory_zeroed(n, sizeof *queue, "ranks that wait");
+    AUTO_FREE bool *seen = memory_zeroed(n, sizeof *seen, "ranks that wait");
     *out = (struct hang_finding){.culprit = -1};
-    int *list = calloc(n, sizeof *list), *queue = calloc(n, sizeof *queue);
-    bool *seen = calloc(n, sizeof *seen);
-    out->waits_for = calloc(n, sizeof *out->waits_for);
-    enum status status = OK;
-    if (list == NULL || queue == NULL || seen == NULL || out->waits_for == NULL)
-        status = no_memory(hang);
-    if (status == OK)
-        status = edges_find(hang, list, &edges);
-    if (status == OK)
-        decide(hang, &edges, list, seen, out);
-    if (status == OK && out->kind != HANG_NONE)
+    TRY(edges_find(hang, list, &edges));
+    out->waits_for = memory_zeroed(n, sizeof *out->waits_for, "ranks that wait");
+    decide(hang, &edges, list, seen, out);
+    if (out->kind != HANG_NONE)
         set_reasons(hang, &edges, seen, queue, out);
-    edges_free(&edges);
-    free(list);
-    free(queue);
-    free(seen);
-    if (status != OK)
-        hang_finding_free(out);
-    return status;
+    return OK;
 }
 
 void hang_finding_free(struct hang_finding *finding)

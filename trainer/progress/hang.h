@@ -33,7 +33,7 @@ struct hang {
     struct hang_rank *ranks; // [count], owned
     double limit_s;          // the timeout; 0: none, only lost ranks are found
 };
-MUST_USE enum status hang_create(int count, struct hang *out);
+void hang_create(int count, struct hang *out);
 void hang_free(struct hang *hang);
 void hang_sort(struct hang *hang);
 

@@ -2,6 +2,7 @@
 #include "trainer/progress/hang_dump.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "parallel/comm.h"
 
 #include <poll.h>
@@ -121,9 +122,7 @@ void hang_dump_in_time(const struct hang *hang, const char *report, const char *
     enum { MAX_MS = 2000, POLL_MS = 5 };
     pthread_t thread;
     // Not freed: a thread that hangs uses it, and the process is about to exit.
-    struct dump *dump = calloc(1, sizeof *dump);
-    if (dump == NULL)
-        return;
+    struct dump *dump = memory_zeroed(1, sizeof *dump, "the dump of a hang");
     dump->path = text_copy(path);
     hang_dump_text(hang, report, &dump->text);
     if (pthread_create(&thread, NULL, write_file, dump) != 0)

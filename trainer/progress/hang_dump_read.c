@@ -161,7 +161,7 @@ static enum status read_ranks(const char *path, const json_t *root, size_t bytes
     for (i = 0; i < json_array_size(ranks); i++)
         if (!json_is_object(json_array_get(ranks, i)))
             return fail(BAD_DATA, "%s: rank %zu is no object: damaged, or not a hang-STEP.json", path, i);
-    TRY(hang_create((int)json_array_size(ranks), out));
+    hang_create((int)json_array_size(ranks), out);
     out->limit_s = number(root, "limit_s");
     json_array_foreach(ranks, i, entry) read_rank(entry, &out->ranks[i]);
     hang_sort(out);

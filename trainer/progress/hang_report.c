@@ -57,10 +57,9 @@ static void reason_of(const struct hang *hang, const struct hang_finding *findin
 static void add_waiting(const struct hang *hang, const struct hang_finding *finding, struct text *out)
 {
     size_t n = (size_t)hang->count;
-    char(*why)[WHY_CHARS] = calloc(n + 1, sizeof *why);
-    bool *listed = calloc(n + 1, sizeof *listed);
-    int *same = calloc(n + 1, sizeof *same);
-    CHECK(why != NULL && listed != NULL && same != NULL);
+    AUTO_FREE char(*why)[WHY_CHARS] = memory_zeroed(n + 1, sizeof *why, "the report of a hang");
+    AUTO_FREE bool *listed = memory_zeroed(n + 1, sizeof *listed, "the report of a hang");
+    AUTO_FREE int *same = memory_zeroed(n + 1, sizeof *same, "the report of a hang");
     for (int r = 0; r < hang->count; r++)
         if (finding->waits_for[r] >= 0)
             reason_of(hang, finding, r, why[r]);
@@ -79,9 +78,6 @@ static void add_waiting(const struct hang *hang, const struct hang_finding *find
             hang_ranks_text(same, count, out);
             text_add(out, " %s for %s", count == 1 ? "waits" : "wait", why[r]);
         }
-    free(why);
-    free(listed);
-    free(same);
 }
 
 /* ---- the culprit ---- */
@@ -90,8 +86,8 @@ static void add_waiting(const struct hang *hang, const struct hang_finding *find
 static void add_others(const struct hang *hang, const struct hang_finding *finding, struct text *out)
 {
     const struct hang_rank *first = &hang->ranks[finding->culprit];
-    int *others = calloc((size_t)hang->count + 1, sizeof *others), count = 0;
-    CHECK(others != NULL);
+    AUTO_FREE int *others = memory_zeroed((size_t)hang->count + 1, sizeof *others, "the report of a hang");
+    int count = 0;
     for (int r = 0; r < hang->count; r++) {
         const struct hang_rank *rank = &hang->ranks[r];
         bool same = rank->process == first->process && rank->progress.head.state == PROGRESS_ACTIVE;
@@ -102,7 +98,6 @@ static void add_others(const struct hang *hang, const struct hang_finding *findi
         text_add(out, ", like %s ", count == 1 ? "that of" : "those of");
         hang_ranks_text(others, count, out);
     }
-    free(others);
 }
 
 /* "its process is stopped (T)". */

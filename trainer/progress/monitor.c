@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/progress/monitor_state.h"
 
 #include <errno.h>
@@ -96,15 +97,13 @@ static enum status create(struct monitor *m)
 {
     TRY(open_page(m));
     size_t slots = (size_t)page_slots(m->page), processes = (size_t)page_processes(m->page);
-    m->watched = calloc(slots, sizeof *m->watched);
-    m->files = calloc(1 + processes, sizeof *m->files);
-    m->gone = calloc(processes, sizeof *m->gone);
-    m->ranks = calloc(slots, sizeof *m->ranks);
-    m->stragglers = calloc(slots, sizeof *m->stragglers);
-    m->writers = calloc(m->config.page.job != NULL ? 1 : slots, sizeof *m->writers);
-    if (m->watched == NULL || m->files == NULL || m->gone == NULL || m->ranks == NULL ||
-        m->stragglers == NULL || m->writers == NULL)
-        return fail(NO_MEMORY, "no memory for a monitor of %zu ranks", slots);
+    static const char what[] = "the monitor of ranks";
+    m->watched = memory_zeroed(slots, sizeof *m->watched, what);
+    m->files = memory_zeroed(1 + processes, sizeof *m->files, what);
+    m->gone = memory_zeroed(processes, sizeof *m->gone, what);
+    m->ranks = memory_zeroed(slots, sizeof *m->ranks, what);
+    m->stragglers = memory_zeroed(slots, sizeof *m->stragglers, what);
+    m->writers = memory_zeroed(m->config.page.job != NULL ? 1 : slots, sizeof *m->writers, what);
     for (size_t p = 0; p < processes; p++)
         m->files[1 + p].fd = -1;
     m->wake = eventfd(0, EFD_CLOEXEC);
@@ -141,9 +140,7 @@ enum status monitor_start(const struct monitor_config *config, struct monitor **
     *out = NULL;
     if (config->timeout_s <= 0.0 && config->page.job == NULL)
         return OK;
-    struct monitor *m = calloc(1, sizeof *m);
-    if (m == NULL)
-        return fail(NO_MEMORY, "no memory for a monitor");
+    struct monitor *m = memory_zeroed(1, sizeof *m, "a monitor");
     m->config = *config;
     m->wake = -1;
     enum status status = create(m);

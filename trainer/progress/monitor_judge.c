@@ -58,9 +58,9 @@ static double timeout_s(const struct monitor *m)
 /* ---- judging ---- */
 
 /* Reads the ranks of this node, and optionally those of other nodes, as far as they have answered. */
-static enum status take_snapshot(const struct monitor *m, double limit_s, bool others, struct hang *out)
+static void take_snapshot(const struct monitor *m, double limit_s, bool others, struct hang *out)
 {
-    TRY(hang_create(page_slots(m->page) + (others ? control_ranks(m->control) : 0), out));
+    hang_create(page_slots(m->page) + (others ? control_ranks(m->control) : 0), out);
     out->limit_s = limit_s;
     bool ended;
     out->count = watch_snapshot(m->page, m->watched, m->config.page.node, &ended, out->ranks);
@@ -73,7 +73,6 @@ static enum status take_snapshot(const struct monitor *m, double limit_s, bool o
     hang_sort(out);
     if (m->config.schedule != NULL)
         hang_set_needs(out, m->config.schedule);
-    return OK;
 }
 
 /* Other nodes of this machine may still be printing their report, or be about to find the same. */
@@ -154,7 +153,7 @@ static void check_ranks(struct monitor *m)
     if (control_is_started(m->control) && !control_is_remote(m->control))
         control_collect(m->control);
     restart_after_end(m);
-    MUST(take_snapshot(m, limit_s, true, &hang));
+    take_snapshot(m, limit_s, true, &hang);
     MUST(hang_find(&hang, &finding));
     if (finding.kind == HANG_NONE || is_premature(m, &hang, &finding))
         m->found_ns = 0;
@@ -185,7 +184,7 @@ static void report_to_first(struct monitor *m, int64_t passed_ns)
     case CONTROL_NOTHING:
         break;
     case CONTROL_EVERYTHING:
-        MUST(take_snapshot(m, timeout_s(m), false, &hang));
+        take_snapshot(m, timeout_s(m), false, &hang);
         control_send_all(m->control, &hang);
         hang_free(&hang);
         break;
@@ -276,7 +275,7 @@ static void check_end(struct monitor *m, int64_t passed_ns)
     m->ending_ns = limit_s > 0.0 && is_stopped_at_end(m) ? m->ending_ns + passed_ns : 0;
     if (m->ending_ns == 0 || nanosecond * (double)m->ending_ns < limit_s)
         return;
-    MUST(take_snapshot(m, limit_s, false, &hang));
+    take_snapshot(m, limit_s, false, &hang);
     for (int r = 0; r < hang.count; r++) {
         struct progress_head *head = &hang.ranks[r].progress.head;
         if (head->state != PROGRESS_ENDED || hang.ranks[r].process != PROCESS_IS_STOPPED)

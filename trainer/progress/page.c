@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/progress/page.h"
 
+#include "base/memory.h"
 #include "base/progress_slot.h"
 #include "base/text.h"
 #include "trainer/progress/process.h"
@@ -261,9 +262,7 @@ static enum status open_page(struct page *page, const struct page_options *optio
 
 enum status page_open(const struct page_options *options, struct page **out)
 {
-    struct page *page = calloc(1, sizeof *page);
-    if (page == NULL)
-        return fail(NO_MEMORY, "no memory for a page of progress");
+    struct page *page = memory_zeroed(1, sizeof *page, "a page of progress");
     page->file = -1;
     page->processes = options->processes;
     page->slots = options->slots;

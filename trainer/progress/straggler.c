@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/progress/straggler.h"
 
+#include "base/memory.h"
+
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -71,9 +73,7 @@ int straggler_step(struct straggler *ranks, int count)
     const double weight = 0.1; // of a step in the average
     const uint32_t all = (UINT32_C(1) << STRAGGLER_STEPS) - 1;
     int found = -1;
-    int64_t *times = calloc((size_t)count + 1, sizeof *times);
-    if (times == NULL)
-        return -1;
+    AUTO_FREE int64_t *times = memory_zeroed((size_t)count + 1, sizeof *times, "the times of ranks");
     for (int r = 0; r < count; r++)
         keep_time(&ranks[r]);
     for (int r = 0; r < count; r++) {
@@ -88,6 +88,5 @@ int straggler_step(struct straggler *ranks, int count)
             found = r;
         rank->named = is_slow || (rank->named && slow_steps(rank) > STRAGGLER_STEPS / 4);
     }
-    free(times);
     return found;
 }

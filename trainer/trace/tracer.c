@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/trace/tracer.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "parallel/observe_world.h"
 
@@ -212,9 +213,7 @@ enum status tracer_create(const struct tracing *tracing, struct device *device, 
     *out = NULL;
     if (!tracing->any)
         return OK;
-    struct tracer *tracer = calloc(1, sizeof *tracer);
-    if (tracer == NULL)
-        return fail(NO_MEMORY, "no memory for a trace");
+    struct tracer *tracer = memory_zeroed(1, sizeof *tracer, "a trace");
     tracer->tracing = *tracing;
     enum status status = open_file(tracer, world->rank);
     if (status != OK) {

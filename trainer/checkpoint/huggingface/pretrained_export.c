@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/pretrained_export.h"
 
+#include "base/memory.h"
 #include "kernels/numbers/narrow.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
@@ -113,11 +114,9 @@ static int64_t exported_bytes(const struct export *e, int index)
     return pretrained_tensor_elements(&e->tensors.list[index]) * (int64_t)safetensors_dtype_bytes(e->dtype);
 }
 
-static enum status divide_into_files(struct export *e)
+static void divide_into_files(struct export *e)
 {
-    e->file = calloc((size_t)e->tensors.count + 1, sizeof *e->file);
-    if (e->file == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d tensors", e->tensors.count);
+    e->file = memory_zeroed((size_t)e->tensors.count + 1, sizeof *e->file, "the files of tensors");
     int64_t bytes = 0;
     for (int i = 0; i < e->tensors.count; i++) {
         const int64_t more = exported_bytes(e, i);
@@ -129,7 +128,6 @@ static enum status divide_into_files(struct export *e)
         e->file[i] = e->file_count;
     }
     e->file_count++;
-    return OK;
 }
 
 enum { FILE_CHARS = 48 };
@@ -144,7 +142,7 @@ static const char *file_name(const struct export *e, int file, char out[FILE_CHA
 
 static enum status write_index(const struct export *e)
 {
-    struct text text = {0};
+    AUTO(text) text = {0};
     int64_t bytes = 0;
     for (int i = 0; i < e->tensors.count; i++)
         bytes += exported_bytes(e, i);
@@ -155,9 +153,7 @@ static enum status write_index(const struct export *e)
                  file_name(e, e->file[i], name));
     }
     text_add(&text, "\n  }\n}\n");
-    enum status status = output_folder_write(&e->output, "model.safetensors.index.json", &text);
-    text_free(&text);
-    return status;
+    return output_folder_write(&e->output, "model.safetensors.index.json", &text);
 }
 
 /* ---- values ---- */
@@ -236,12 +232,11 @@ static enum status write_file(struct export *e, int file)
 {
     enum { METADATA_BYTES = 64 };
     char name[FILE_CHARS];
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct safetensors_writer *writer = NULL;
-    struct safetensors_tensor *list = calloc((size_t)e->tensors.count + 1, sizeof *list);
+    AUTO_FREE struct safetensors_tensor *list =
+        memory_zeroed((size_t)e->tensors.count + 1, sizeof *list, "the tensors of a file");
     int count = 0;
-    if (list == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d tensors", e->tensors.count);
     for (int i = 0; i < e->tensors.count; i++)
         if (e->file[i] == file) {
             const struct pretrained_tensor *tensor = &e->tensors.list[i];
@@ -254,8 +249,6 @@ static enum status write_file(struct export *e, int file)
     if (status == OK)
         status = write_tensors(e, file, writer);
     safetensors_writer_destroy(writer);
-    free(list);
-    text_free(&path);
     return status;
 }
 
@@ -274,7 +267,7 @@ static enum status write_all(struct export *e)
 }
 
 static enum status export(struct export *e) {
-    TRY(status_of_input(open_model(e))); TRY(divide_into_files(e)); TRY(allocate(e)); return write_all(e);
+    TRY(status_of_input(open_model(e))); divide_into_files(e); TRY(allocate(e)); return write_all(e);
 }
 
 enum status pretrained_export(const struct pretrained_export_options *options,

@@ -120,8 +120,7 @@ enum status pretrained_ids_generation_config(const struct model_files *files,
     }
     char *written = json_dumps(root, JSON_INDENT(2));
     json_decref(root);
-    if (written == NULL)
-        return fail(NO_MEMORY, "no memory for generation_config.json");
+    CHECK(written != NULL);
     if (same)
         text_add_bytes(out, text_chars(own), own->length);
     else

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/pretrained_import.h"
 
+#include "base/memory.h"
 #include "kernels/numbers/narrow.h"
 #include "trainer/checkpoint/format/manifest.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
@@ -256,21 +257,15 @@ static enum status check_head(const struct import *m)
         return fail(BAD_CHECKPOINT, "%s/%s: tied %s is %s of type %s, but %s has shape %s", m->folder,
                     m->weights.names[head->file], head_name, shape_text(is->ndim, is->dim, found),
                     safetensors_dtype_name(is->dtype), as->name, shape_text(as->ndim, as->dim, expected));
-    float *wide = malloc(2 * HEAD_PIECE * sizeof *wide);
-    if (wide == NULL)
-        return fail(NO_MEMORY, "no memory to compare %s", head_name);
-    enum status status = compare_head(m, head, embedding, (float *[]){wide, wide + HEAD_PIECE});
-    free(wide);
-    return status;
+    AUTO_FREE float *wide = memory_zeroed(2 * HEAD_PIECE, sizeof *wide, "a part of the head");
+    return compare_head(m, head, embedding, (float *[]){wide, wide + HEAD_PIECE});
 }
 
 /* ---- writing ---- */
 
-static enum status list_shards(struct import *m)
+static void list_shards(struct import *m)
 {
-    m->shards = calloc((size_t)m->params.count + 1, sizeof *m->shards);
-    if (m->shards == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d tensors", m->params.count);
+    m->shards = memory_zeroed((size_t)m->params.count + 1, sizeof *m->shards, "the shards of a model");
     for (int i = 0; i < m->tensors.count; i++)
         for (int part = 0; part < m->tensors.list[i].part_count; part++) {
             const struct param *param = &m->params.list[m->tensors.list[i].part[part]];
@@ -280,7 +275,6 @@ static enum status list_shards(struct import *m)
             for (int d = 0; d < SHARD_MAX_DIMS; d++)
                 shard->dim[d] = shard->count[d] = d < param->ndim ? param->dim[d] : 1;
         }
-    return OK;
 }
 
 static int64_t band_rows(int64_t columns)
@@ -463,7 +457,7 @@ static enum status read_input(struct import *m, struct problems *warnings)
     TRY(pretrained_tokenizer_find(m->folder, m->recipe->model.vocab_size, warnings, &m->found));
     TRY(model_files_read(m->folder, MODEL_TOKENIZER_JSON, MODEL_CONFIG, NULL, &m->files));
     TRY(open_model(m));
-    TRY(list_shards(m));
+    list_shards(m);
     TRY(allocate(m));
     return check_head(m);
 }

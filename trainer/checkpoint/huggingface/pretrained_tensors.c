@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
 
+#include "base/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,18 +70,13 @@ enum status pretrained_tensors_create(const struct pretrained_architecture *arch
 {
     // Each tensor has a parameter of its own.
     *out = (struct pretrained_tensors){.params = params, .head_rows = head_rows};
-    out->list = calloc((size_t)params->count + 1, sizeof *out->list);
-    uint8_t *used = calloc((size_t)params->count + 1, sizeof *used);
-    enum status status = out->list != NULL && used != NULL
-                             ? OK
-                             : fail(NO_MEMORY, "no memory for a list of %d tensors", params->count);
-    if (status == OK)
-        add_all(out, architecture, prefix, used);
-    for (int i = 0; status == OK && i < params->count; i++)
+    out->list = memory_zeroed((size_t)params->count + 1, sizeof *out->list, "the tensors of a model");
+    AUTO_FREE uint8_t *used = memory_zeroed((size_t)params->count + 1, sizeof *used, "a list of parameters");
+    add_all(out, architecture, prefix, used);
+    for (int i = 0; i < params->count; i++)
         if (!used[i] && params->list[i].tie < 0)
-            status = fail(BAD_RECIPE, "%s has no tensor for %s", architecture->name, params->list[i].name);
-    free(used);
-    return status;
+            return fail(BAD_RECIPE, "%s has no tensor for %s", architecture->name, params->list[i].name);
+    return OK;
 }
 
 void pretrained_tensors_free(struct pretrained_tensors *tensors)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
 
+#include "base/memory.h"
 #include "trainer/files/inside.h"
 #include "trainer/files/json_read.h"
 #include "trainer/files/stop_signals.h"
@@ -47,23 +48,15 @@ static int file_named(const struct pretrained_weights *w, const char *name)
 
 static enum status open_file(struct pretrained_weights *w, const char *name)
 {
-    struct safetensors **files = realloc(w->files, ((size_t)w->file_count + 1) * sizeof(*files));
-    if (files != NULL)
-        w->files = files;
-    char **names = realloc(w->names, ((size_t)w->file_count + 1) * sizeof(*names));
-    if (names != NULL)
-        w->names = names;
-    if (files == NULL || names == NULL)
-        return fail(NO_MEMORY, "%s: no memory for a list of files", w->folder);
-    struct text path = {0};
+    const size_t count = (size_t)w->file_count + 1;
+    AUTO(text) path = {0};
+    w->files = memory_resized(w->files, count, sizeof *w->files, "the files of a model");
+    w->names = memory_resized(w->names, count, sizeof *w->names, "the files of a model");
     text_add(&path, "%s/%s", w->folder, name);
-    enum status status = inside_check(w->folder, name);
-    if (status == OK)
-        status = safetensors_open(path.chars, &w->files[w->file_count]);
-    if (status == OK)
-        w->names[w->file_count++] = text_copy(name);
-    text_free(&path);
-    return status;
+    TRY(inside_check(w->folder, name));
+    TRY(safetensors_open(path.chars, &w->files[w->file_count]));
+    w->names[w->file_count++] = text_copy(name);
+    return OK;
 }
 
 /* ---- entries ---- */
@@ -79,9 +72,7 @@ static enum status list_entries(struct pretrained_weights *w)
     size_t count = 0;
     for (int i = 0; i < w->file_count; i++)
         count += (size_t)safetensors_count(w->files[i]);
-    w->entries = calloc(count + 1, sizeof *w->entries);
-    if (w->entries == NULL)
-        return fail(NO_MEMORY, "%s: no memory for a list of %zu tensors", w->folder, count);
+    w->entries = memory_zeroed(count + 1, sizeof *w->entries, "the tensors of a model");
     for (int i = 0; i < w->file_count; i++)
         for (int t = 0; t < safetensors_count(w->files[i]); t++)
             w->entries[w->count++] =

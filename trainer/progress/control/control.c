@@ -2,6 +2,7 @@
 #include "trainer/progress/control/control.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "trainer/progress/control/control_wire.h"
 
 #include <poll.h>
@@ -44,9 +45,7 @@ struct hello {
 
 enum status control_open(bool several_hosts, struct control **out)
 {
-    struct control *c = calloc(1, sizeof *c);
-    if (c == NULL)
-        return fail(NO_MEMORY, "no memory for the control connection");
+    struct control *c = memory_zeroed(1, sizeof *c, "the control connection");
     c->first.file = -1;
     c->listening = -1;
     c->since_end_ns = INT64_MAX / 2; // none has
@@ -130,11 +129,9 @@ static int count_in(int32_t state, const struct control_rank *ranks, int count)
 static bool take_ranks(struct control_node *node, const struct wire_message *m)
 {
     size_t count = m->bytes / sizeof *node->ranks;
-    struct control_rank *ranks = malloc(m->bytes + 1);
-    if (ranks == NULL || count * sizeof *ranks != m->bytes) {
-        free(ranks);
+    if (count * sizeof *node->ranks != m->bytes)
         return false;
-    }
+    struct control_rank *ranks = memory_zeroed(1, m->bytes + 1, "the ranks of a node");
     if (m->bytes > 0)
         memcpy(ranks, m->data, m->bytes);
     node->ended = node->ended || count_in(PROGRESS_ENDED, ranks, (int)count) >
@@ -155,9 +152,7 @@ static bool take_all(struct control_node *node, const struct wire_message *m)
     if (m->bytes != (size_t)node->count * sizeof *node->all)
         return false;
     free(node->all);
-    node->all = malloc(m->bytes + 1);
-    if (node->all == NULL)
-        return false;
+    node->all = memory_zeroed(1, m->bytes + 1, "the messages of a node");
     memcpy(node->all, m->data, m->bytes);
     int ended = 0;
     for (int r = 0; r < node->count; r++)
@@ -189,12 +184,8 @@ static struct control_node *add_node(struct control *c, const char *name)
         if (strcmp(c->nodes[i].name, name) == 0)
             return &c->nodes[i];
     if (c->count == c->capacity) {
-        int capacity = c->capacity > 0 ? 2 * c->capacity : 16;
-        struct control_node *nodes = realloc(c->nodes, (size_t)capacity * sizeof *nodes);
-        if (nodes == NULL)
-            return NULL;
-        c->nodes = nodes;
-        c->capacity = capacity;
+        c->capacity = c->capacity > 0 ? 2 * c->capacity : 16;
+        c->nodes = memory_resized(c->nodes, (size_t)c->capacity, sizeof *c->nodes, "the nodes of a job");
     }
     struct control_node *node = &c->nodes[c->count++];
     *node = (struct control_node){.file = -1};
