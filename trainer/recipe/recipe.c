@@ -456,6 +456,7 @@ void recipe_finalize(struct recipe_loader *loader)
     if (!loader->quiet) {
         recipe_warn_unused(recipe, loader->problems);
         recipe_warn_alignment(recipe, loader->problems);
+        recipe_warn_simulated(recipe, loader->problems);
     }
     if (recipe->layers.sequence_parallel && parallel->tensor_parallel_size == 1) {
         turn_off(loader, "parallel.sequence_parallel", "it needs parallel.tensor_parallel_size 2 or more");

@@ -188,6 +188,8 @@ void recipe_destroy(struct recipe *recipe);
 
 /* Replaces cluster.device=dry by the device that it simulates, before the recipe is written for a run. */
 void recipe_use_dry_device(struct recipe *recipe);
+/* The GPU device of the recipe, or the one that its dry device simulates; NULL: another device. */
+const char *recipe_gpu(const struct recipe *recipe);
 
 /* Number of ranks of the recipe: tp * cp * dp * pp. */
 int recipe_world_size(const struct recipe *recipe);

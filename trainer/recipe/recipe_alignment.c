@@ -6,7 +6,6 @@
  * padding, cuBLASLt selects a slower kernel for all three matrix multiplications of the head.
  *
  * One warning for each such matrix, with the smallest value of its key that fixes it. */
-#include "kernels/device.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <string.h>
@@ -76,11 +75,9 @@ static int64_t nearest_fix(const struct recipe *recipe, const char *key)
 
 void recipe_warn_alignment(const struct recipe *recipe, struct problems *problems)
 {
-    const char *device = recipe->cluster.device;
+    const char *device = recipe_gpu(recipe);
     struct width widths[WIDTHS];
-    if (!device_traits(device)->computes)
-        device = recipe->cluster.dry_device;
-    if (!device_traits(device)->is_gpu)
+    if (device == NULL)
         return;
     widths_of(&recipe->model, recipe->parallel.tensor_parallel_size, widths);
     for (int i = 0; i < WIDTHS; i++) {

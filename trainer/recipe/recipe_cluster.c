@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Section `cluster` of a recipe. */
+#include "kernels/device.h"
 #include "trainer/recipe/recipe_rules.h"
 
 #include <stdlib.h>
@@ -69,4 +70,12 @@ void recipe_use_dry_device(struct recipe *recipe)
     free(recipe->cluster.device);
     recipe->cluster.device = text_copy(recipe->cluster.dry_device);
     recipe->origin[recipe_row_index("cluster.device")] = (struct recipe_origin){.kind = FROM_DERIVED};
+}
+
+const char *recipe_gpu(const struct recipe *recipe)
+{
+    const char *device = recipe->cluster.device;
+    if (!device_traits(device)->computes)
+        device = recipe->cluster.dry_device;
+    return device_traits(device)->is_gpu ? device : NULL;
 }

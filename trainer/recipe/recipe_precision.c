@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The precision keys of the linear layers, and their rules. */
+#include "base/memory.h"
 #include "kernels/ops.h"
 #include "trainer/recipe/recipe_rules.h"
 
@@ -25,6 +26,20 @@ const char *recipe_quantized_format(const struct recipe *recipe, const char **ke
             return format_names[precision->format[i]];
         }
     return NULL;
+}
+
+void recipe_warn_simulated(const struct recipe *recipe, struct problems *problems)
+{
+    const char *key = NULL, *gpu = recipe_gpu(recipe);
+    const char *format = gpu != NULL ? recipe_quantized_format(recipe, &key) : NULL;
+    if (format == NULL)
+        return;
+    AUTO(text) where = {0};
+    recipe_origin_text(recipe, recipe_row_index(key), &where);
+    problems_warn(problems,
+                  "%s: %s %s is simulated bit-exactly on %s, several times slower than bf16: for studies of "
+                  "accuracy only",
+                  text_chars(&where), key, format, gpu);
 }
 
 /* ---- scaling ---- */

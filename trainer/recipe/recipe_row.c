@@ -294,7 +294,6 @@ static const char *const foreign_keys[][2] = {
     {"torch_dtype", "precision.params_dtype"},
     {"bf16", "precision.params_dtype=bf16"},
     {"fp16", "precision.params_dtype=fp16"},
-    {"fp8", "precision.matmul_format=hybrid"},
     {"device", "cluster.device"},
     {"use_distributed_optimizer", "parallel.zero_stage=1"},
     {"fsdp", "parallel.zero_stage=3"},
@@ -355,6 +354,10 @@ static const struct {
     {"moe_", NO_EXPERTS, NULL},
     {"num_local_experts", NO_EXPERTS, NULL},
     {"gradient_reduce_dtype", "gradients are summed in fp32 only", "fp32"},
+    {"fp8",
+     "fp8 on tensor cores is not implemented; precision.matmul_format=hybrid simulates it (slower, to study "
+     "accuracy)",
+     "false"},
     {"optimizer.name", "AdamW is the only optimizer", "adamw"},
     {"optimizer.type", "AdamW is the only optimizer", "adamw"},
     {"mtp_", "multi-token prediction is not implemented", NULL},

@@ -268,6 +268,8 @@ bool recipe_key_is_unused(const struct recipe *recipe, const char *key);
 /* On a GPU, or a dry device that simulates one, warns about matrix rows whose length slows down matrix
  * multiplications: recipe_alignment.c. */
 void recipe_warn_alignment(const struct recipe *recipe, struct problems *problems);
+/* There, warns that low-precision formats are simulated, and slow: recipe_precision.c. */
+void recipe_warn_simulated(const struct recipe *recipe, struct problems *problems);
 
 /* "recipes/a.yaml:12", "command line" or the recipe's path. */
 void recipe_origin_text(const struct recipe *recipe, int row, struct text *out);

@@ -2,6 +2,8 @@
 /* The precision keys: options of a format, valid layers, and valid tensor splits. */
 #include "tests/unit/recipe/recipe_case.h"
 
+#include "kernels/device.h"
+
 #include <stdio.h>
 
 /* The messages for the smallest recipe with these overrides. */
@@ -29,6 +31,25 @@ Test(recipe_precision, formats_and_scalings)
     WITH("command line: precision.matmul_format \"fp4\" is not none, e4m3, e5m2, hybrid, mxfp8, nvfp4 or "
          "ternary; did you mean nvfp4?\n",
          "precision.fp8_format=fp4");
+}
+
+/* Formats are simulated in fp32, so a GPU is slower with them; the CPU is the place to study them. */
+Test(recipe_precision, a_simulated_format_on_a_gpu_is_reported)
+{
+#define DRY_CUDA "cluster.device=dry", "cluster.dry_device=cuda"
+#define SLOW(key_value)                                                                                      \
+    "warning: command line: precision." key_value " is simulated bit-exactly on cuda, several times slower " \
+    "than bf16: for studies of accuracy only\n"
+    WITH(SLOW("matmul_format hybrid"), DRY_CUDA, HYBRID);
+    WITH(SLOW("grad_weight_format mxfp8"), DRY_CUDA, "precision.grad_weight_format=mxfp8");
+    WITH("", DRY_CUDA, HYBRID, "precision.forward_format=none", "precision.grad_input_format=none",
+         "precision.grad_weight_format=none");
+    WITH("", HYBRID);
+    if (device_is_built("cuda"))
+        WITH(SLOW("matmul_format hybrid"), "cluster.device=cuda", HYBRID);
+    FOR_OVERRIDE("fp8=true", "command line: unknown key fp8: fp8 on tensor cores is not implemented; "
+                             "precision.matmul_format=hybrid simulates it (slower, to study accuracy)\n");
+    FOR_OVERRIDE("fp8=false", "");
 }
 
 Test(recipe_precision, high_precision_layers_must_exist)

@@ -185,8 +185,7 @@ static void add_resources(const struct submission *s, struct text *out)
     const struct recipe_cluster *cluster = &s->recipe->cluster;
     add_option(out, "job-name", s->name != NULL ? s->name : s->recipe->name);
     text_add(out, "#SBATCH --nodes=%d\n#SBATCH --ntasks-per-node=%d\n", s->nodes, s->ranks_per_node);
-    const bool computes = device_traits(cluster->device)->computes;
-    if (device_traits(computes ? cluster->device : cluster->dry_device)->is_gpu)
+    if (recipe_gpu(s->recipe) != NULL)
         text_add(out, "#SBATCH --gpus-per-node=%d\n",
                  (s->ranks_per_node + cluster->ranks_per_gpu - 1) / cluster->ranks_per_gpu);
     if (cluster->threads_per_rank > 0)
