@@ -129,25 +129,41 @@ void rank_context_set_wait(const char *message)
     rank_context_set_wait_for(message, (struct progress_range){0});
 }
 
+const char *failure_mark_text(const struct failure_mark *mark, char out[FAILURE_MARK_CHARS])
+{
+    out[0] = 0;
+    if (getenv(SUPERVISED_VARIABLE) != NULL)
+        snprintf(out, FAILURE_MARK_CHARS, FAILURE_MARK "%d %d %.64s" FAILURE_MARK_END, mark->ends_all,
+                 mark->rank, mark->node);
+    return out;
+}
+
 enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
 
 /* `where` follows the reason. */
-static _Noreturn void end_process(int exit, const char *why, const char *where)
+static _Noreturn void end_process(int exit, const char *prefix, int rank, const char *why, const char *where)
 {
-    char prefix[RANK_CONTEXT_CHARS] = "cuboid", shown[WHY_CHARS];
+    char shown[WHY_CHARS], mark[FAILURE_MARK_CHARS];
     progress_end();
     text_printable(why, shown, sizeof shown);
-    if (me.rank >= 0)
-        rank_context_text(&me, prefix);
+    failure_mark_text(&(struct failure_mark){.rank = rank, .node = ""}, mark);
     // A single write, so that lines of several failing ranks do not interleave. No exit handlers: the other
     // ranks of this process are still running and would use destroyed objects.
     char line_text[WHY_CHARS + 2400];
-    int length = snprintf(line_text, sizeof line_text, "%s: %s%s\n", prefix, shown, where);
+    int length = snprintf(line_text, sizeof line_text, "%s%s: %s%s\n", mark, prefix, shown, where);
     if (length > 0) {
         ssize_t ignored = write(STDERR_FILENO, line_text, (size_t)length);
         (void)ignored;
     }
     _exit(exit);
+}
+
+static _Noreturn void end_here(int exit, const char *why, const char *where)
+{
+    char prefix[RANK_CONTEXT_CHARS] = "cuboid";
+    if (me.rank >= 0)
+        rank_context_text(&me, prefix);
+    end_process(exit, prefix, me.rank, why, where);
 }
 
 _Noreturn void die(const char *file, int line, const char *what, const char *format, ...)
@@ -158,7 +174,7 @@ _Noreturn void die(const char *file, int line, const char *what, const char *for
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
     snprintf(where, sizeof where, " [%s at %s:%d]", what, file, line);
-    end_process(1, why, where);
+    end_here(1, why, where);
 }
 
 _Noreturn void die_of(enum status status, const char *format, ...)
@@ -168,7 +184,18 @@ _Noreturn void die_of(enum status status, const char *format, ...)
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    end_process(status_exit(status), why, "");
+    end_here(status_exit(status), why, "");
+}
+
+_Noreturn void die_of_rank(enum status status, int rank, const char *format, ...)
+{
+    char why[WHY_CHARS], prefix[32];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    snprintf(prefix, sizeof prefix, "cuboid: rank %d", rank);
+    end_process(status_exit(status), prefix, rank, why, "");
 }
 
 _Noreturn void exit_silently(enum status status)

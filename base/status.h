@@ -97,6 +97,19 @@ void rank_context_set_wait(const char *message);
 struct progress_range;
 void rank_context_set_wait_for(const char *message, struct progress_range recorded);
 
+/* A line that tells why a run ends begins with a mark if a supervisor (cuboid train --restarts) reads it. */
+struct failure_mark {
+    int rank;         // that failed; -1: unknown
+    const char *node; // of it; "": unknown
+    bool ends_all;    // all ranks exit at once
+};
+enum { FAILURE_MARK_CHARS = 112 };
+#define FAILURE_MARK        "\x1e"
+#define FAILURE_MARK_END    "\x1f"
+#define SUPERVISED_VARIABLE "CUBOID_SUPERVISED" // set in the environment of a supervised process
+/* FAILURE_MARK "0 5 n2" FAILURE_MARK_END; "" if the process is not supervised. */
+const char *failure_mark_text(const struct failure_mark *mark, char out[FAILURE_MARK_CHARS]);
+
 /* Prints "r5 (pp 1 dp 0 tp 1) step 12 3F7: WHAT: why" on standard error and ends the process with status 1,
  * which ends the job: the other ranks are threads of it, or the launcher ends them. */
 _Noreturn void die(const char *file, int line, const char *what, const char *format, ...) PRINTF_LIKE(4, 5);
@@ -104,6 +117,8 @@ _Noreturn void die(const char *file, int line, const char *what, const char *for
 /* Same with status_exit(status), for errors that cannot be reported to the other ranks. The user may have
  * caused the error, so no source location is printed. */
 _Noreturn void die_of(enum status status, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Same as "cuboid: rank 5: why", for a rank that has no step yet, or is not that of this thread. */
+_Noreturn void die_of_rank(enum status status, int rank, const char *format, ...) PRINTF_LIKE(3, 4);
 /* Ends the process with the exit status of `status`, silently: another process reports the reason. */
 _Noreturn void exit_silently(enum status status);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/text.h"
 
+#include "base/memory.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -141,18 +143,32 @@ void text_printable(const char *string, char *out, size_t capacity)
     out[length] = 0;
 }
 
-void print_line(FILE *to, const char *format, ...)
+static void print_after(FILE *to, const char *mark, const char *format, va_list args)
 {
-    struct text raw = {0}, line = {0};
-    va_list args;
-    va_start(args, format);
+    AUTO(text) raw = {0};
+    AUTO(text) line = {0};
     text_vadd(&raw, format, args);
-    va_end(args);
+    text_add(&line, "%s", mark);
     text_add_printable(&line, raw.chars, raw.length);
     text_add_bytes(&line, "\n", 1);
     fwrite(line.chars, 1, line.length, to);
-    text_free(&raw);
-    text_free(&line);
+}
+
+void print_line(FILE *to, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_after(to, "", format, args);
+    va_end(args);
+}
+
+void print_marked(const struct failure_mark *mark, const char *format, ...)
+{
+    char chars[FAILURE_MARK_CHARS];
+    va_list args;
+    va_start(args, format);
+    print_after(stderr, failure_mark_text(mark, chars), format, args);
+    va_end(args);
 }
 
 const char *text_chars(const struct text *text)

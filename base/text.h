@@ -30,6 +30,8 @@ void text_printable(const char *string, char *out, size_t capacity);
  * that a path, an environment variable or other user text cannot control a terminal: every line with such
  * text is printed with this function, or is the text of a fail(). */
 void print_line(FILE *to, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Same on standard error: the reason why a run ends. */
+void print_marked(const struct failure_mark *mark, const char *format, ...) PRINTF_LIKE(2, 3);
 const char *text_chars(const struct text *text);
 void text_free(struct text *text);
 /* Returns a copy of `chars`, released with free(). Ends the program if out of memory, as above. */

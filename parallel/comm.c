@@ -200,11 +200,10 @@ int64_t spin_ns(int ranks)
 
 _Noreturn void exit_of_rank(enum status status, int rank, const char *why)
 {
-    struct rank_context *me = rank_context();
+    const struct rank_context *me = rank_context();
     if (me->step > 0 && me->rank == rank)
         die_of(status, "%s (the other ranks wait for it)", why);
-    me->rank = -1;
-    die_of(status, "rank %d: %s (the other ranks wait for it)", rank, why);
+    die_of_rank(status, rank, "%s (the other ranks wait for it)", why);
 }
 
 void world_close(struct world *world)

@@ -64,7 +64,7 @@ VENDOR = {
     "mma.h": ["kernels/cuda/*"],
     "nv*.h": ["kernels/cuda/*"],
     "yaml.h": ["trainer/files/yaml.c"],
-    "jansson.h": ["trainer/*.c", "planner/*.c", "tests/unit/data/test_json_line.c"],
+    "jansson.h": ["trainer/*.c", "planner/*.c", "tools/cli/*.c", "tests/unit/data/test_json_line.c"],
     "xxh*.h": ["trainer/files/checksum.c"],
     "cminpack.h": ["planner/fit/fit_solve.c"],
     "utf8proc.h": ["trainer/tokenizer/*.c", "trainer/evaluate/choice_text.c"],

@@ -4,6 +4,7 @@
 no time limits here: meson's limit ends a test that hangs.
 
     test_command_line.py CUBOID SOURCE_ROOT VERSION"""
+import json
 import os
 import re
 import shutil
@@ -208,7 +209,9 @@ def test_doctor_check():
                done.stdout.endswith(f"check n7: done, {len(failed)} of 5 failed\n"), done)
         expect("its status", done.returncode == len(failed), done)
         done = run("doctor", "--check", *words, "--seconds=0", "--report")
-        expect("its report", done.returncode == 0, done)
+        report = json.loads(done.stdout)
+        expect("its report", done.returncode == 0 and report["node"] and
+               [line.split()[:2] for line in report["failed"]] == [[name, "FAILED:"] for name in failed], done)
     # Under a launcher the first process of each node checks it.
     slurm = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURMD_NODENAME": "n2"}
     done = run("doctor", "--check", "--seconds=0", env={**slurm, "SLURM_LOCALID": "1"})

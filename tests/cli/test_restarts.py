@@ -136,7 +136,8 @@ def test_without_failure():
 
 def test_failures_that_repeat():
     script("broken", "#!/bin/sh\necho $$ >>attempts\n"
-           "echo \"step 3: rank 5 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for $$.0 s\" >&2\nexit 1\n")
+           "printf '\\0361 5 b\\037%s\\n' \"step 3: rank 5 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for $$.0 s\" >&2\n"
+           "echo ended by rank 5 >&2\nexit 1\n")
     done = train("broken.run", "--no-check", "--restarts", "9", "--launch", "./broken")
     expect("twice", done.returncode == 1 and len(open("attempts", encoding="ascii").readlines()) == 2, done)
     expect("twice", "cuboid: failed twice in a row, with the same message, after step 0: not restarted: step 3: rank "
@@ -155,8 +156,15 @@ def test_failures_that_repeat():
     logged = lines("tasks.run/restarts.jsonl")
     expect("tasks of srun", [(row["who"], row["why"]) for row in logged] ==
            [("rank 2-3, node n2", "srun: error: n2: tasks 2-3: Killed")], logged)
+    # The launcher writes the last line, and the marked error of the program is the cause.
+    script("full", '#!/bin/sh\nulimit -f 1\n"$@"\nstatus=$?\necho "task 3: exited" >&2\nexit $status\n')
+    done = train("full.run", "--no-check", "--restarts", "0", "--launch", "./full")
+    logged = lines("full.run/restarts.jsonl")
+    expect("an error of the program", len(logged) == 1 and logged[0]["why"].startswith("cuboid: ") and
+           "File too large" in logged[0]["why"] and "task 3: exited\n" in done.stderr and
+           not set(done.stderr) & set("\x1e\x1f"), (logged, done))
     script("various", "#!/bin/bash\necho x >>turns\n"
-           "echo \"cuboid: $(tr -d '\\n' <turns)\" >&2\nkill -KILL $$\n")
+           "printf '\\0360 -1 \\037cuboid: %s\\n' $(tr -d '\\n' <turns) >&2\nkill -KILL $$\n")
     done = train("various.run", "--no-check", "--restarts", "2", "--launch", "./various")
     expect("as often as allowed", done.returncode == 1 and "cuboid: not restarted after --restarts 2: cuboid: xxx\n" in
            done.stderr and [row["status"] for row in lines("various.run/restarts.jsonl")] == [137] * 3, done)
@@ -202,7 +210,7 @@ def test_remains():
 def start_stuck():
     """Its launcher does not end after a hang report."""
     script("stuck", "#!/bin/sh\n[ ! -e stuck.turn ] || exec \"$@\"\ntouch stuck.turn\n"
-           "echo 'rank 1 (pp 0 dp 0 tp 1, node b) stalled in connect for 1.0 s' >&2\nexec sleep 60\n")
+           "printf '\\0361 1 b\\037it hangs\\n' >&2\nexec sleep 60\n")
     return subprocess.Popen([CUBOID, "train", "a.yaml", "logging.run_dir=stuck.run", "train.train_iters=2",
                              "--no-check", "--restarts", "1", "--launch", "./stuck"], stdout=subprocess.DEVNULL,
                             stderr=subprocess.PIPE, text=True)
@@ -233,9 +241,8 @@ for n in n1 n2 n3 n4; do
     case "$n $BAD" in
     *" $n=silent" | *" silent") ;;
     *" $n=memory")
-        echo "check $n: memory FAILED: 1 GiB free, and 2 GiB needed" >&2
-        echo "check $n: done, 1 of 5 failed" >&2 ;;
-    *) [ -n "$REAL" ] && CUBOID_NODE=$n "$@" || echo "check $n: done, 0 of 5 failed" >&2 ;;
+        echo "{\\"node\\": \\"$n\\", \\"failed\\": [\\"memory FAILED: 1 GiB free, and 2 GiB needed\\"]}" >&2 ;;
+    *) [ -n "$REAL" ] && CUBOID_NODE=$n "$@" || echo "{\\"node\\": \\"$n\\", \\"failed\\": []}" >&2 ;;
     esac
 done
 """

@@ -161,6 +161,8 @@ int cmd_train(int argc, char **argv)
             return restart_command(argc, argv);
     const bool supervised = argc > 2 && strcmp(argv[argc - 1], SUPERVISED) == 0;
     argc -= supervised;
+    if (supervised)
+        setenv(SUPERVISED_VARIABLE, "1", 1);
     struct text copies[PRETRAINED_TOKENIZER_FILES] = {0};
     char **words = calloc((size_t)argc + PRETRAINED_TOKENIZER_FILES + 1, sizeof *words);
     if (words == NULL)

@@ -206,7 +206,7 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
 int exit_status(enum status status)
 {
     if (status != OK)
-        fprintf(stderr, "cuboid: %s\n", fail_text());
+        print_marked(&(struct failure_mark){.rank = -1, .node = ""}, "cuboid: %s", fail_text());
     return status_exit(status);
 }
 

@@ -67,11 +67,7 @@ void hang_report(const struct hang *hang, const struct hang_finding *finding, st
 
 /* "2 of 8 processes have not connected after 60 s: ranks 3, 5; ...", in one line. connected[size]: the ranks
  * that have; to: " to node b" if those of other nodes are unknown, else "". */
-#define HANG_NOT_CONNECTED " not connected "
 void hang_report_missing(const bool *connected, int size, const char *to, double waited_s, struct text *out);
-
-/* Whether a line is one of these reports, after which all ranks exit at once. */
-bool hang_is_report(const char *line);
 
 /* "all_reduce f32[4096]". */
 void hang_call_text(const struct progress_message *message, struct text *out);

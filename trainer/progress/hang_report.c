@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* After the rank, which ends with a parenthesis. */
-#define STALLED_IN " stalled in "
-#define WAS_IN     " was in "
-
 enum { WHY_CHARS = 160 };
 
 static int rank_of(const struct hang_rank *rank)
@@ -161,9 +157,9 @@ void hang_report(const struct hang *hang, const struct hang_finding *finding, st
         text_add(out, "step %d: ", rank->progress.head.who.step);
     add_rank(rank, out);
     if (rank->process == PROCESS_IS_GONE)
-        text_add(out, WAS_IN "%s", action_of(rank));
+        text_add(out, " was in %s", action_of(rank));
     else
-        text_add(out, STALLED_IN "%s for %.1f s", action_of(rank), rank->stalled_s);
+        text_add(out, " stalled in %s for %.1f s", action_of(rank), rank->stalled_s);
     switch (finding->kind) {
     case HANG_CULPRIT:
         add_state(hang, finding, out);
@@ -189,17 +185,11 @@ void hang_report_missing(const bool *connected, int size, const char *to, double
     for (int r = 0; r < size; r++)
         if (!connected[r])
             missing[count++] = r;
-    text_add(out, "%d of %d processes %s" HANG_NOT_CONNECTED "%safter %.0f s: ", count, size,
+    text_add(out, "%d of %d processes %s not connected %safter %.0f s: ", count, size,
              count == 1 ? "has" : "have", to, waited_s);
     hang_ranks_text(missing, count, out);
     text_add(out,
              "; see whether they run, or are stopped (state T of ps); if they only start late, set "
              "resilience.heartbeat_timeout_seconds above %.0f",
              waited_s);
-}
-
-bool hang_is_report(const char *line)
-{
-    return strstr(line, ")" STALLED_IN) != NULL || strstr(line, ")" WAS_IN) != NULL ||
-           strstr(line, HANG_NOT_CONNECTED) != NULL;
 }

@@ -84,8 +84,9 @@ static enum status open_page(struct monitor *m)
         return status;
     if (status == PEER_LOST) {
         if (monitor_claim_machine(m))
-            print_line(stderr, "cuboid: a process has" HANG_NOT_CONNECTED "after %.0f s: %s; is it stopped?",
-                       wait_s, fail_text());
+            print_marked(&(struct failure_mark){.rank = -1, .node = "", .ends_all = true},
+                         "cuboid: a process has not connected after %.0f s: %s; is it stopped?", wait_s,
+                         fail_text());
         exit_silently(PEER_LOST);
     }
     print_line(stderr, "warning: %s: this process monitors only its own ranks", fail_text());

@@ -92,8 +92,9 @@ static _Noreturn void report(struct monitor *m, const struct hang *hang, const s
     hang_report(hang, finding, &line);
     if (m->config.run_dir != NULL)
         hang_dump_name(m->config.run_dir, hang, finding, &file);
-    print_line(stderr, "%s%s%s", text_chars(&line), file.length > 0 ? "; cuboid hang " : "",
-               text_chars(&file));
+    const struct hang_rank *culprit = &hang->ranks[finding->culprit];
+    print_marked(&(struct failure_mark){culprit->progress.head.who.rank, culprit->node, true}, "%s%s%s",
+                 text_chars(&line), file.length > 0 ? "; cuboid hang " : "", text_chars(&file));
     if (file.length > 0)
         hang_dump_in_time(hang, text_chars(&line), text_chars(&file));
     if (control_is_started(m->control) && !control_is_remote(m->control))
@@ -226,8 +227,12 @@ static _Noreturn void report_missing(struct monitor *m, const bool *connected, d
     else if (config->several_nodes)
         text_add(&to, "to node %s ", config->page.node);
     if (is_first) {
+        int first = 0;
+        while (first < config->launcher->size - 1 && connected[first])
+            first++;
         hang_report_missing(connected, config->launcher->size, text_chars(&to), waited_s, &line);
-        print_line(stderr, "cuboid: %s", text_chars(&line));
+        print_marked(&(struct failure_mark){.rank = first, .node = "", .ends_all = true}, "cuboid: %s",
+                     text_chars(&line));
     }
     if (config->several_nodes) // also the first, to keep its claim
         await_nodes();

@@ -184,7 +184,7 @@ const char help_doctor[] =
     "               of matrix multiplications, a message between two ranks; a line for each. Under a\n"
     "               launcher, one process of each node checks it: a line for each node, and each failure\n"
     "  --seconds S  how long each device multiplies matrices (default 2)\n"
-    "  --report     exit with 0 also if a check has failed\n"
+    "  --report     print one line of JSON, and exit with 0 also if a check has failed\n"
     "\n"
     "Exit status: 0 all checks passed; 1 a check failed; 2 invalid usage or recipe.\n";
 
@@ -216,8 +216,11 @@ static int check_node(const struct arguments *arguments)
             return status;
         chosen_free(&chosen);
     }
-    const struct doctor_check check = {
-        .recipe = recipe, .seconds = arguments->seconds, .node = launcher.node, .brief = launcher.size > 1};
+    const struct doctor_check check = {.recipe = recipe,
+                                       .seconds = arguments->seconds,
+                                       .node = launcher.node,
+                                       .brief = launcher.size > 1,
+                                       .report = arguments->report};
     status = doctor_check(&check) > 0 && !arguments->report ? 1 : 0;
     recipe_destroy(recipe);
     return status;

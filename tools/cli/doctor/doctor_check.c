@@ -311,17 +311,28 @@ static const struct {
               {"message", check_message, true}};
 enum { CHECKS = sizeof checks / sizeof *checks };
 
-/* Runs a check and prints its line. If it has passed and the output is to be brief, its note is added to
- * `passed` instead. */
-static enum status run_check(struct node *node, int index, struct text *passed)
+/* What the checks have found that is not printed yet. */
+struct found {
+    struct text passed;   // notes of a brief output
+    struct text failures; // of a report: "\"memory FAILED: ...\", ..."
+};
+
+/* Runs a check and prints its line, unless the output is brief and it has passed, or a report. */
+static enum status run_check(struct node *node, int index, struct found *found)
 {
     const struct doctor_check *check = node->check;
     const enum status status = checks[index].run(node);
     const char *note = text_chars(&node->note);
+    AUTO(text) failure = {0};
     if (status != OK)
-        print_line(stdout, "check %s: %s FAILED: %s", check->node, checks[index].what, fail_text());
-    else if (check->brief)
-        text_add(passed, "%s%s", passed->length > 0 ? "; " : "", note);
+        text_add(&failure, "%s FAILED: %s", checks[index].what, fail_text());
+    if (status != OK && check->report) {
+        text_add(&found->failures, "%s", found->failures.length > 0 ? ", " : "");
+        text_add_json(&found->failures, failure.chars);
+    } else if (status != OK)
+        print_line(stdout, "check %s: %s", check->node, failure.chars);
+    else if (check->brief || check->report)
+        text_add(&found->passed, "%s%s", found->passed.length > 0 ? "; " : "", note);
     else
         print_line(stdout, "check %s: %s ok (%s)", check->node, checks[index].what, note);
     text_free(&node->note);
@@ -329,28 +340,42 @@ static enum status run_check(struct node *node, int index, struct text *passed)
     return status;
 }
 
+static void print_report(const char *node, const char *failures)
+{
+    AUTO(text) line = {0};
+    text_add(&line, "{\"node\": ");
+    text_add_json(&line, node);
+    text_add(&line, ", \"failed\": [%s]}\n", failures);
+    fputs(line.chars, stdout);
+}
+
 /* Returns the number of checks that failed. Those that need the device are not run without it. */
 static int run_checks(struct node *node)
 {
     int failed = 0;
     bool has_device = true;
-    AUTO(text) passed = {0};
+    struct found found = {0};
     AUTO(text) left_out = {0};
     for (int i = 0; i < CHECKS; i++) {
         if (checks[i].needs_device && !has_device) {
             text_add(&left_out, "%s%s", left_out.length > 0 ? ", " : "", checks[i].what);
             continue;
         }
-        const enum status status = run_check(node, i, &passed);
+        const enum status status = run_check(node, i, &found);
         failed += status != OK;
         has_device = has_device && (status == OK || checks[i].run != check_device);
     }
     const char *name = node->check->node;
-    if (left_out.length > 0)
+    if (node->check->report)
+        print_report(name, text_chars(&found.failures));
+    else if (left_out.length > 0)
         print_line(stdout, "check %s: %s not checked: they need the device", name, left_out.chars);
-    print_line(stdout,
-               passed.length > 0 ? "check %s: done, %d of %d failed (%s)" : "check %s: done, %d of %d failed",
-               name, failed, CHECKS, text_chars(&passed));
+    if (!node->check->report)
+        print_line(stdout, "check %s: done, %d of %d failed%s%s%s", name, failed, CHECKS,
+                   found.passed.length > 0 ? " (" : "", text_chars(&found.passed),
+                   found.passed.length > 0 ? ")" : "");
+    text_free(&found.passed);
+    text_free(&found.failures);
     return failed;
 }
 

@@ -15,7 +15,8 @@ struct doctor_check {
     const struct recipe *recipe; // NULL: any
     double seconds;              // how long each device multiplies matrices
     const char *node;
-    bool brief; // one of several nodes
+    bool brief;  // one of several nodes
+    bool report; // to a program: prints {"node": "n1", "failed": ["memory FAILED: ..."]} instead
 };
 
 /* Prints the lines. Returns the number of checks that failed. */

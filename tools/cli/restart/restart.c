@@ -146,7 +146,7 @@ static int supervise(struct supervisor *s)
             again = false;
         else if (status == OK)
             status = note_failure(s, &last, &before, &again);
-        text_free(&last.why);
+        attempt_free(&last);
         if (status != OK) {
             last.exit = exit_status(status);
             break;

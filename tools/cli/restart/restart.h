@@ -27,8 +27,10 @@ struct attempt {
     bool stopped;    // a stop was requested, and forwarded
     bool late;       // it was ended after the time limit
     struct text why; // the message of a failure
+    struct text who; // "rank 5, node b", as far as it is known
     double seconds;
 };
+void attempt_free(struct attempt *attempt);
 
 struct attempt_options {
     const char *command;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/process.h"
 #include "tools/cli/restart/restart.h"
-#include "trainer/progress/hang.h"
 
 #include <errno.h>
 #include <math.h>
@@ -23,8 +23,10 @@ struct reader {
     struct text line;     // incomplete
     struct text last;     // the last non-empty line
     struct text launcher; // the first error of the launcher: "srun: error: n2: task 3: Killed"
-    struct text *why;     // the first line that names a cause
-    double reported;      // when a hang was reported; 0: not
+    struct text mark;     // of this line, incomplete until in_mark is false
+    bool in_mark;
+    double reported; // when an error was reported after which all ranks exit; 0: not
+    struct attempt *attempt;
     const struct attempt_options *options;
 };
 
@@ -33,18 +35,22 @@ static bool begins(const char *line, const char *head)
     return strncmp(line, head, strlen(head)) == 0;
 }
 
-/* Whether a line is a hang report ("step 3: rank 1 ..."), the error of a rank ("r1 (pp ..."), or an error of
- * the program. */
-static bool is_cause(const char *line)
+/* Reads the mark of a line (base/status.h). The first marked line is the cause of the failure. */
+static void take_mark(struct reader *reader, const char *line)
 {
-    return (begins(line, "step ") && strstr(line, ": rank ") != NULL) ||
-           (line[0] == 'r' && strstr(line, " (pp ") != NULL) || begins(line, "cuboid: ");
-}
-
-/* After these lines all ranks exit at once (trainer/progress/monitor.h). */
-static bool is_report(const char *line)
-{
-    return is_cause(line) && hang_is_report(line);
+    struct attempt *attempt = reader->attempt;
+    int ends_all = 0, rank = -1, node = 0;
+    if (sscanf(text_chars(&reader->mark), "%d %d %n", &ends_all, &rank, &node) < 2)
+        return;
+    if (ends_all != 0 && reader->reported == 0.0)
+        reader->reported = clock_s();
+    if (attempt->why.length > 0)
+        return;
+    text_add(&attempt->why, "%s", line);
+    if (rank >= 0)
+        text_add(&attempt->who, "rank %d", rank);
+    if (reader->mark.chars[node] != 0)
+        text_add(&attempt->who, "%snode %s", rank >= 0 ? ", " : "", reader->mark.chars + node);
 }
 
 static void end_line(struct reader *reader)
@@ -52,10 +58,7 @@ static void end_line(struct reader *reader)
     const char *line = text_chars(&reader->line);
     if (reader->options->on_line != NULL)
         reader->options->on_line(reader->options->context, line);
-    if (reader->why->length == 0 && is_cause(line))
-        text_add(reader->why, "%s", line);
-    if (reader->reported == 0.0 && is_report(line))
-        reader->reported = clock_s();
+    take_mark(reader, line);
     if (reader->launcher.length == 0 && begins(line, "srun: error: "))
         text_add(&reader->launcher, "%s", line);
     if (*line != 0) {
@@ -64,15 +67,26 @@ static void end_line(struct reader *reader)
         reader->line = (struct text){0};
     }
     text_free(&reader->line);
+    text_free(&reader->mark);
+    reader->in_mark = false;
 }
 
-static void read_lines(struct reader *reader, const char *bytes, size_t count)
+/* Appends the bytes without marks to `shown`. */
+static void read_lines(struct reader *reader, const char *bytes, size_t count, struct text *shown)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        struct text *part = reader->in_mark ? &reader->mark : &reader->line;
+        if (bytes[i] == FAILURE_MARK[0] || bytes[i] == FAILURE_MARK_END[0]) {
+            reader->in_mark = bytes[i] == FAILURE_MARK[0];
+            continue;
+        }
+        if (!reader->in_mark || bytes[i] == '\n')
+            text_add_bytes(shown, bytes + i, 1);
         if (bytes[i] == '\n')
             end_line(reader);
-        else if (reader->line.length < MAX_LINE)
-            text_add_bytes(&reader->line, bytes + i, 1);
+        else if (part->length < MAX_LINE)
+            text_add_bytes(part, bytes + i, 1);
+    }
 }
 
 /* Reads the available output; false at its end. */
@@ -82,9 +96,10 @@ static bool read_errors(int errors, struct reader *reader)
     const ssize_t count = read(errors, bytes, sizeof bytes);
     if (count <= 0)
         return count < 0 && errno == EINTR;
-    if (!reader->options->quiet)
-        (void)!write(STDERR_FILENO, bytes, (size_t)count);
-    read_lines(reader, bytes, (size_t)count);
+    AUTO(text) shown = {0};
+    read_lines(reader, bytes, (size_t)count, &shown);
+    if (!reader->options->quiet && shown.length > 0)
+        (void)!write(STDERR_FILENO, shown.chars, shown.length);
     return true;
 }
 
@@ -92,18 +107,16 @@ static bool read_errors(int errors, struct reader *reader)
 static bool signal_tasks(const struct attempt_options *options)
 {
     char program[] = "scancel";
-    struct text signal = {0}, job = {0}, out = {0}, errors = {0};
+    AUTO(text) signal = {0};
+    AUTO(text) job = {0};
+    AUTO(text) out = {0};
+    AUTO(text) errors = {0};
     int exit = 1;
     text_add(&signal, "--signal=%s", options->stop_signal);
     text_add(&job, "%s", options->slurm_job);
-    const bool sent = process_capture((char *[]){program, signal.chars, job.chars, NULL}, NULL, &out, &errors,
-                                      &exit) == OK &&
-                      exit == 0;
-    text_free(&signal);
-    text_free(&job);
-    text_free(&out);
-    text_free(&errors);
-    return sent;
+    return process_capture((char *[]){program, signal.chars, job.chars, NULL}, NULL, &out, &errors, &exit) ==
+               OK &&
+           exit == 0;
 }
 
 static void pass_on(const struct attempt_options *options, int signals, pid_t child, struct attempt *out)
@@ -168,7 +181,7 @@ static enum status run(const struct attempt_options *options, int signals, struc
 {
     char shell[] = "/bin/sh", option[] = "-c";
     struct text words = {0};
-    struct reader reader = {.why = &out->why, .options = options};
+    struct reader reader = {.attempt = out, .options = options};
     pid_t child;
     int errors, wait_status = 0;
     const double begun = clock_s();
@@ -196,6 +209,12 @@ static enum status run(const struct attempt_options *options, int signals, struc
     text_free(&reader.last);
     text_free(&reader.launcher);
     return OK;
+}
+
+void attempt_free(struct attempt *attempt)
+{
+    text_free(&attempt->why);
+    text_free(&attempt->who);
 }
 
 enum status attempt_run(const struct attempt_options *options, struct attempt *out)

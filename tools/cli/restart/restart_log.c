@@ -5,7 +5,6 @@
 #include "trainer/checkpoint/run_record.h"
 #include "trainer/checkpoint/store.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -51,8 +50,8 @@ double productive_s(const char *run_dir, int64_t after, int64_t *last)
     return sum;
 }
 
-/* "rank 2-3, node n2" of "srun: error: n2: tasks 2-3: Killed", as the tasks of srun are the ranks. False if
- * it is another message. */
+/* Parses Slurm's message: "rank 2-3, node n2" of "srun: error: n2: tasks 2-3: Killed", as the tasks of srun
+ * are the ranks. False if it is another message. */
 static bool add_tasks(const char *why, struct text *out)
 {
     static const char head[] = "srun: error: ", *const words[] = {": task ", ": tasks "};
@@ -69,20 +68,6 @@ static bool add_tasks(const char *why, struct text *out)
         return true;
     }
     return false;
-}
-
-/* "rank 5, node b" of "rank 5 (pp 1 dp 0 tp 1, node b)"; of "r5 (pp 1 ...)", "rank 5". */
-static void add_who(const char *why, struct text *out)
-{
-    if (add_tasks(why, out))
-        return;
-    const char *rank = strstr(why, "rank "), *node = strstr(why, ", node ");
-    if (rank != NULL && isdigit((unsigned char)rank[5]))
-        text_add(out, "rank %.*s", (int)strspn(rank + 5, DIGITS), rank + 5);
-    else if (why[0] == 'r' && isdigit((unsigned char)why[1]))
-        text_add(out, "rank %.*s", (int)strspn(why + 1, DIGITS), why + 1);
-    if (node != NULL)
-        text_add(out, "%snode %.*s", out->length > 0 ? ", " : "", (int)strcspn(node + 7, ")"), node + 7);
 }
 
 struct metrics_state metrics_state_of(const struct recipe *recipe)
@@ -145,7 +130,8 @@ void failure_find(const struct recipe *recipe, const struct attempt *attempt,
     if (!stepped || out->step < out->saved)
         out->step = out->saved;
     text_add(&out->why, "%s", text_chars(&attempt->why));
-    add_who(text_chars(&attempt->why), &out->who);
+    if (!add_tasks(text_chars(&attempt->why), &out->who))
+        text_add(&out->who, "%s", text_chars(&attempt->who));
 }
 
 bool failure_equal(const struct failure *a, const struct failure *b)

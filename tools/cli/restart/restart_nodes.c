@@ -3,7 +3,9 @@
 #include "tools/cli/restart/restart.h"
 #include "tools/cli/submit/launch.h"
 #include "tools/cli/submit/submit.h"
+#include "trainer/files/json_read.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,24 +106,23 @@ struct answers {
     struct nodes *nodes;
 };
 
-/* "check n2: memory FAILED: ..." and "check n2: done, 1 of 5 failed". */
+/* Reads the report of a node (doctor_check.h); other lines are those of the launcher. */
 static void take_line(void *context, const char *line)
 {
-    static const char head[] = "check ", done[] = ": done, 0 ";
     struct answers *answers = context;
-    const char *name = line + strlen(head), *end = strstr(line, ": ");
-    if (strncmp(line, head, strlen(head)) != 0 || end == NULL || end < name)
-        return;
-    struct text node = {0};
-    text_add(&node, "%.*s", (int)(end - name), name);
-    if (strstr(end, " FAILED: ") != NULL) {
-        text_add(&answers->nodes->why, "%s%s", answers->nodes->why.length > 0 ? "; " : "", name);
-        if (!has_name(&answers->nodes->failed, text_chars(&node)))
-            add_name(&answers->nodes->failed, name, (size_t)(end - name));
+    json_t *report = json_read(line, strlen(line), 0, NULL), *failed = json_object_get(report, "failed"),
+           *why;
+    const char *name = json_string_value(json_object_get(report, "node"));
+    size_t i;
+    if (name != NULL && failed != NULL) {
+        struct recipe_names *list = json_array_size(failed) > 0 ? &answers->nodes->failed : &answers->passed;
+        json_array_foreach(failed, i, why)
+            text_add(&answers->nodes->why, "%s%s: %s", answers->nodes->why.length > 0 ? "; " : "", name,
+                     json_string_value(why));
+        if (!has_name(list, name))
+            add_name(list, name, strlen(name));
     }
-    if (strncmp(end, done, strlen(done)) == 0 && !has_name(&answers->passed, text_chars(&node)))
-        add_name(&answers->passed, name, (size_t)(end - name));
-    text_free(&node);
+    json_decref(report);
 }
 
 /* Nodes of the job that have not finished their check have failed, too. */
