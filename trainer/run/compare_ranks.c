@@ -2,7 +2,6 @@
 #include "trainer/run/compare_ranks.h"
 
 #include "base/clock.h"
-#include "kernels/device_info.h"
 #include "parallel/comm.h"
 #include "trainer/checkpoint/run_record.h"
 #include "trainer/data/data_fingerprint.h"
@@ -11,8 +10,6 @@
 #include "trainer/recipe/recipe_table.h"
 
 #include <dirent.h>
-#include <limits.h>
-#include <link.h>
 #include <math.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -106,85 +103,6 @@ static enum status add_data(struct facts *facts, struct data *data)
     return OK;
 }
 
-/* ---- facts that may change the last bits ---- */
-
-static const char *const libraries[] = {
-    "libc.so",   "libm.so",   "libgomp",    "libopenblas", "libblis",      "libmkl_core", "libdnnl",
-    "libmpi.so", "libcudart", "libcuda.so", "libcublasLt", "libcudnn.so.", "libnccl.so"};
-enum { LIBRARIES = sizeof libraries / sizeof *libraries };
-
-struct loaded {
-    char names[LIBRARIES][64];
-};
-
-/* Called for each shared object of this process: notes the name of its file, which has the version. */
-static int note_library(struct dl_phdr_info *info, size_t bytes, void *argument)
-{
-    struct loaded *loaded = argument;
-    char path[PATH_MAX];
-    (void)bytes;
-    const char *short_name = strrchr(info->dlpi_name, '/');
-    for (int i = 0; short_name != NULL && i < LIBRARIES; i++)
-        if (strncmp(short_name + 1, libraries[i], strlen(libraries[i])) == 0) {
-            const char *file = realpath(info->dlpi_name, path) != NULL ? strrchr(path, '/') : NULL;
-            snprintf(loaded->names[i], sizeof loaded->names[i], "%.63s",
-                     (file != NULL ? file : short_name) + 1);
-        }
-    return 0;
-}
-
-static void add_libraries(struct facts *facts, const char *device)
-{
-    enum { PARTS = 6 };
-    struct loaded loaded = {0};
-    struct text text = {0};
-    dl_iterate_phdr(note_library, &loaded);
-    for (int i = 0; i < LIBRARIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "library %.*s", (int)strcspn(libraries[i], "."), libraries[i]);
-        add_fact(facts, name, loaded.names[i][0] != 0 ? loaded.names[i] : "none");
-    }
-    device_describe_libraries(device, &text);
-    char *rest = text.chars;
-    for (int i = 0; i < PARTS; i++) {
-        const char *part = rest != NULL ? strsep(&rest, ",") : "";
-        add_fact(facts, "driver and libraries", part + strspn(part, " "));
-    }
-    text_free(&text);
-}
-
-/* The greatest clock of the CPU, in steps of 100 MHz. */
-static void add_clock(struct facts *facts)
-{
-    struct text text = {0};
-    int64_t khz = 0;
-    char clock[32] = "unknown";
-    if (file_read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", &text) == OK)
-        khz = strtoll(text_chars(&text), NULL, 10);
-    if (khz > 0)
-        snprintf(clock, sizeof clock, "%.1f GHz", 1e-6 * (double)((khz + 50000) / 100000 * 100000));
-    add_fact(facts, "CPU clock", clock);
-    text_free(&text);
-}
-
-static void add_machine(struct facts *facts, const struct rank_state *state)
-{
-    const char *vectors = "unknown", *device = device_name(state->device);
-#if defined(__x86_64__)
-    vectors = __builtin_cpu_supports("avx512f") ? "AVX-512" : __builtin_cpu_supports("avx2") ? "AVX2" : "SSE";
-#endif
-    add_fact(facts, "vector width", vectors);
-    char version[64] = "unknown";
-    (void)confstr(_CS_GNU_LIBC_VERSION, version, sizeof version);
-    add_fact(facts, "C library", version);
-    struct device_info info;
-    // On a GPU this would open a second context.
-    const bool known = !device_traits(device)->is_gpu && device_query_info(device, 0, &info) == OK;
-    add_fact(facts, "device", known ? info.name : device);
-    add_clock(facts);
-    add_libraries(facts, device);
-}
-
 /* ---- the comparison ---- */
 
 struct difference {
@@ -192,12 +110,12 @@ struct difference {
     bool is_mine; // it differs on this rank
 };
 
-/* Collective: compares the facts from index `from`. */
-static enum status find_difference(struct rank_state *state, const struct facts *facts, int from,
+/* Collective. */
+static enum status find_difference(struct rank_state *state, const struct facts *facts,
                                    struct difference *out)
 {
     double first = 0.0;
-    for (int at = from; at < facts->count; at += AGREE_MAX_VALUES) {
+    for (int at = 0; at < facts->count; at += AGREE_MAX_VALUES) {
         uint32_t words[AGREE_MAX_VALUES] = {0};
         const int count = facts->count - at < AGREE_MAX_VALUES ? facts->count - at : AGREE_MAX_VALUES;
         for (int i = 0; i < count; i++)
@@ -242,7 +160,7 @@ static enum status compare_keys(struct rank_state *state, const struct fact *sec
     struct facts keys = {.count = 0};
     struct difference found = {.index = -1};
     add_keys(&keys, state->run->recipe, section->name);
-    enum status status = find_difference(state, &keys, 0, &found);
+    enum status status = find_difference(state, &keys, &found);
     if (status == OK && found.index >= 0)
         status = name_odd_rank(state, &keys.list[found.index], found.is_mine, "recipe: ");
     else if (status == OK)
@@ -255,30 +173,13 @@ static enum status compare_keys(struct rank_state *state, const struct fact *sec
 static enum status compare_same(struct rank_state *state, const struct facts *facts)
 {
     struct difference found;
-    TRY(find_difference(state, facts, 0, &found));
+    TRY(find_difference(state, facts, &found));
     if (found.index < 0)
         return OK;
     const struct fact *fact = &facts->list[found.index];
     enum status status = fact->is_section ? compare_keys(state, fact, found.is_mine)
                                           : name_odd_rank(state, fact, found.is_mine, "");
     return fail(status, "%s; start all ranks with the same one", fail_text());
-}
-
-/* Collective: rank 0 prints a warning for each fact that differs. */
-static enum status compare_alike(struct rank_state *state, const struct facts *facts)
-{
-    struct difference found = {.index = -1};
-    do {
-        TRY(find_difference(state, facts, found.index + 1, &found));
-        if (found.index < 0)
-            return OK;
-        enum status status = name_odd_rank(state, &facts->list[found.index], found.is_mine, "");
-        if (status != BAD_RECIPE)
-            return status;
-        if (state->world->rank == 0)
-            print_line(stderr, "warning: %s; results may differ in their last bits between layouts",
-                       fail_text());
-    } while (true);
 }
 
 /* ---- the folder of the checkpoints ---- */
@@ -331,7 +232,7 @@ static enum status compare_folders(struct rank_state *state)
 
 enum status compare_ranks(struct rank_state *state)
 {
-    struct facts same = {.count = 0}, alike = {.count = 0};
+    struct facts same = {.count = 0};
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     if (launcher.size <= 1) // threads of one process
@@ -345,11 +246,6 @@ enum status compare_ranks(struct rank_state *state)
         status = compare_same(state, &same);
     if (status == OK)
         status = compare_folders(state);
-    if (status == OK) {
-        add_machine(&alike, state);
-        status = compare_alike(state, &alike);
-    }
     free(same.list);
-    free(alike.list);
     return status;
 }

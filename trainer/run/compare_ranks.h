@@ -7,6 +7,5 @@
 
 /* Collective, before step 0. BAD_RECIPE on every rank names the first rank whose executable, key of the
  * recipe, dataset or folder of checkpoints differs from that of rank 0; or rank 0, if it differs from all
- * others. Rank 0 prints a warning for each vector width, clock, device, driver or library that differs: these
- * may only change the last bits of results. */
+ * others. */
 MUST_USE enum status compare_ranks(struct rank_state *state);
