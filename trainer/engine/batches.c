@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/batches.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,12 +29,9 @@ enum status batches_create(struct device *device, int count, int64_t rows, int64
 {
     struct offsets at = offsets_of(rows * seq_length);
     *out = (struct batches){.count = count, .rows = rows, .seq_length = seq_length, .batch_bytes = at.bytes};
-    out->list = calloc((size_t)count, sizeof *out->list);
+    out->list = memory_zeroed((size_t)count, sizeof *out->list, "the microbatches of a step");
     out->host_count = device_computes(device) || count == 0 ? count : 1;
-    out->host = calloc((size_t)out->host_count, at.bytes);
-    if (out->list == NULL || out->host == NULL)
-        return fail(NO_MEMORY, "no memory for %d microbatches of %ld tokens", count,
-                    (long)(rows * seq_length));
+    out->host = memory_zeroed((size_t)out->host_count, at.bytes, "the microbatches of a step");
     out->scratch = batch_create(rows, seq_length);
     TRY(buffer_alloc(device, PART_DATA, (size_t)count * at.bytes, &out->device));
     for (int j = 0; j < count; j++) {

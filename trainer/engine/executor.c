@@ -30,12 +30,12 @@ struct executor {
 
 /* ---- creation ---- */
 
+#define EXECUTOR "the executor of a rank's schedule"
+
 static enum status create_stages(struct executor *e)
 {
     const struct schedule *schedule = e->config.schedule;
-    e->stages = calloc((size_t)schedule->chunks, sizeof *e->stages);
-    if (e->stages == NULL)
-        return fail(NO_MEMORY, "no memory for %d stages", schedule->chunks);
+    e->stages = memory_zeroed((size_t)schedule->chunks, sizeof *e->stages, EXECUTOR);
     for (int chunk = 0; chunk < schedule->chunks; chunk++) {
         int stage = schedule_stage(schedule, e->pp_rank, chunk);
         TRY(stage_create(&e->context, stage_span_of(e->config.stage_first_layer, schedule->stages, stage),
@@ -92,26 +92,20 @@ static enum status fill_executor(struct executor *e)
     TRY(create_p2p(e));
     find_ahead(e);
     TRY(create_store(e));
-    if (config->training && config->recipe->cluster.cuda_graphs) {
-        e->graphs = calloc((size_t)config->schedule->ranks[e->pp_rank].count, sizeof(struct graph *));
-        if (e->graphs == NULL)
-            return fail(NO_MEMORY, "no memory for the graphs of a list of actions");
-    }
+    if (config->training && config->recipe->cluster.cuda_graphs)
+        e->graphs =
+            memory_zeroed((size_t)config->schedule->ranks[e->pp_rank].count, sizeof *e->graphs, EXECUTOR);
     size_t cells = (size_t)config->schedule->chunks * (size_t)config->schedule->m;
-    e->activation = calloc(cells, sizeof *e->activation);
-    e->gradient = calloc(cells, sizeof *e->gradient);
-    e->sent = calloc((size_t)config->schedule->chunks, sizeof *e->sent);
-    if (e->activation == NULL || e->gradient == NULL || e->sent == NULL)
-        return fail(NO_MEMORY, "no memory for the events of %d microbatches", config->schedule->m);
+    e->activation = memory_zeroed(cells, sizeof *e->activation, EXECUTOR);
+    e->gradient = memory_zeroed(cells, sizeof *e->gradient, EXECUTOR);
+    e->sent = memory_zeroed((size_t)config->schedule->chunks, sizeof *e->sent, EXECUTOR);
     return OK;
 }
 
 enum status executor_create(const struct executor_config *config, struct executor **out)
 {
     CHECK_USE(schedule_check(config->schedule, NULL));
-    struct executor *e = calloc(1, sizeof *e);
-    if (e == NULL)
-        return fail(NO_MEMORY, "no memory for the executor");
+    struct executor *e = memory_zeroed(1, sizeof *e, EXECUTOR);
     e->config = *config;
     enum status status = fill_executor(e);
     if (status == OK)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/rank.h"
 
+#include "base/memory.h"
 #include "parallel/observe_world.h"
 
 #include <stdlib.h>
@@ -43,9 +44,8 @@ static int layers_held(const struct run *run, int pp_rank, int *out)
 static enum status create_weights(struct rank_state *state, bool training)
 {
     const struct run *run = state->run;
-    int *layers = calloc((size_t)run->recipe->model.num_layers + 2, sizeof *layers);
-    if (layers == NULL)
-        return fail(NO_MEMORY, "no memory for the list of layers");
+    AUTO_FREE int *layers =
+        memory_zeroed((size_t)run->recipe->model.num_layers + 2, sizeof *layers, "the layers of a rank");
     int count = layers_held(run, state->groups->coord.pp, layers);
     struct weights_config config = {
         .device = state->device,
@@ -60,9 +60,7 @@ static enum status create_weights(struct rank_state *state, bool training)
         .groups = state->groups,
         .options = &run->recipe->data_parallel,
     };
-    enum status status = weights_create(&config, &state->weights);
-    free(layers);
-    return status;
+    return weights_create(&config, &state->weights);
 }
 
 static enum status create_amax(struct rank_state *state)
@@ -157,9 +155,8 @@ static enum status create_optimizer(struct rank_state *state)
     int m = (int)recipe_microbatches(recipe);
     TRY(optimizer_create(&config, &state->optimizer));
     const size_t stats_bytes = (size_t)state->world->size * sizeof *state->stats.of_rank;
-    state->stats.of_rank = calloc((size_t)state->world->size, sizeof *state->stats.of_rank);
-    if (state->stats.of_rank == NULL)
-        return fail(NO_MEMORY, "no memory for the statistics of %d ranks", state->world->size);
+    state->stats.of_rank =
+        memory_zeroed((size_t)state->world->size, sizeof *state->stats.of_rank, "the statistics of ranks");
     TRY(buffer_alloc(state->device, PART_DATA, stats_bytes, &state->stats.buffer));
     if (recipe->pipeline.optimizer_post_validation)
         TRY(create_validation(state));

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/snapshot.h"
 
+#include "base/memory.h"
 #include "kernels/host_floats.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum status snapshot_create(const struct params *params, struct snapshot *out)
+#define COPY "a copy of the model"
+
+struct snapshot snapshot_create(const struct params *params)
 {
-    size_t rows = (size_t)params->count;
-    *out = (struct snapshot){.rows = params->count, .count = calloc(rows, sizeof *out->count)};
-    out->amax = calloc(rows, sizeof *out->amax);
-    bool good = out->count != NULL && out->amax != NULL;
+    const size_t rows = (size_t)params->count;
+    struct snapshot out = {.rows = params->count};
+    out.count = memory_zeroed(rows, sizeof *out.count, COPY);
+    out.amax = memory_zeroed(rows, sizeof *out.amax, COPY);
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++) {
-        out->tensor[kind] = calloc(rows, sizeof *out->tensor[kind]);
-        out->differs[kind] = calloc(rows, sizeof *out->differs[kind]);
-        good = good && out->tensor[kind] != NULL && out->differs[kind] != NULL;
+        out.tensor[kind] = memory_zeroed(rows, sizeof *out.tensor[kind], COPY);
+        out.differs[kind] = memory_zeroed(rows, sizeof *out.differs[kind], COPY);
     }
-    for (size_t i = 0; good && i < rows; i++) {
+    for (size_t i = 0; i < rows; i++) {
         const struct param *row = &params->list[i];
         if (row->tie >= 0)
             continue;
-        out->count[i] = row->dim[0] * row->dim[1];
-        for (int kind = 0; kind < SNAPSHOT_KINDS; kind++) {
-            out->tensor[kind][i] = calloc((size_t)out->count[i], sizeof(float));
-            good = good && out->tensor[kind][i] != NULL;
-        }
+        out.count[i] = row->dim[0] * row->dim[1];
+        for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
+            out.tensor[kind][i] = memory_zeroed((size_t)out.count[i], sizeof(float), COPY);
     }
-    return good ? OK : fail(NO_MEMORY, "no memory for a copy of the model");
+    return out;
 }
 
 void snapshot_destroy(struct snapshot *snapshot)
@@ -126,15 +126,6 @@ static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind
            slice->begin[1];
 }
 
-static enum status read_local(struct rank_state *state, struct tensor tensor, float **out)
-{
-    int64_t count = tensor_count(tensor);
-    *out = malloc((size_t)count * sizeof **out + 1);
-    if (*out == NULL)
-        return fail(NO_MEMORY, "no memory to read %lld elements", (long long)count);
-    return floats_from_device(state->compute, tensor, *out);
-}
-
 /* as_writer: writes the slices of this rank for which is_written_by() is true. Otherwise compares the
  * others. */
 static enum status visit(struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind,
@@ -144,18 +135,16 @@ static enum status visit(struct snapshot *snapshot, struct rank_state *state, en
         struct portion part = portion_at(state, kind, p);
         if (!takes_part(state, &part, kind) || is_written_by(state, part.held, kind) != as_writer)
             continue;
-        float *local = NULL;
-        enum status status = read_local(state, part.tensor, &local);
+        AUTO_FREE float *local = memory_zeroed((size_t)tensor_count(part.tensor), sizeof *local, COPY);
         long long differs = 0;
-        for (int64_t i = 0; status == OK && i < part.slice.count[0]; i++) {
+        TRY(floats_from_device(state->compute, part.tensor, local));
+        for (int64_t i = 0; i < part.slice.count[0]; i++) {
             float *whole = whole_row(snapshot, kind, &part, i), *mine = local + i * part.slice.padded[1];
             if (as_writer)
                 memcpy(whole, mine, (size_t)part.slice.count[1] * sizeof *whole);
             for (int64_t j = 0; !as_writer && j < part.slice.count[1]; j++)
                 differs += memcmp(&whole[j], &mine[j], sizeof *whole) != 0;
         }
-        free(local);
-        TRY(status);
         if (differs > 0)
             atomic_fetch_add(&snapshot->differs[kind][original_of(part.held)], differs);
     }
@@ -170,32 +159,17 @@ enum status snapshot_gather(struct snapshot *snapshot, struct rank_state *state,
     return group_barrier(state->groups->world, state->compute);
 }
 
-/* Copies the rows of a part out of the whole, with zero padding; free() the result. */
-static enum status cut_out(const struct snapshot *snapshot, enum snapshot_kind kind,
-                           const struct portion *part, float **out)
-{
-    float *local = calloc((size_t)slice_padded(&part->slice) + 1, sizeof *local);
-    if (local == NULL)
-        return fail(NO_MEMORY, "no memory for the slice of %s", part->held->param->name);
-    for (int64_t i = 0; i < part->slice.count[0]; i++)
-        memcpy(local + i * part->slice.padded[1], whole_row(snapshot, kind, part, i),
-               (size_t)part->slice.count[1] * sizeof *local);
-    *out = local;
-    return OK;
-}
-
+/* Copies the rows of a part out of the whole, with zero padding. */
 static enum status give_part(const struct snapshot *snapshot, struct rank_state *state,
                              enum snapshot_kind kind, const struct portion *part)
 {
-    float *local = NULL;
-    TRY(cut_out(snapshot, kind, part, &local));
-    enum status status = OK;
+    AUTO_FREE float *local = memory_zeroed((size_t)slice_padded(&part->slice) + 1, sizeof *local, COPY);
+    for (int64_t i = 0; i < part->slice.count[0]; i++)
+        memcpy(local + i * part->slice.padded[1], whole_row(snapshot, kind, part, i),
+               (size_t)part->slice.count[1] * sizeof *local);
     if (kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3)
-        status = weights_set(&state->weights, state->compute, part->held, local);
-    else
-        status = floats_to_device(state->compute, part->tensor, local);
-    free(local);
-    return status;
+        return weights_set(&state->weights, state->compute, part->held, local);
+    return floats_to_device(state->compute, part->tensor, local);
 }
 
 enum status snapshot_scatter(const struct snapshot *snapshot, struct rank_state *state,
@@ -213,22 +187,19 @@ enum status snapshot_scatter(const struct snapshot *snapshot, struct rank_state 
     return OK;
 }
 
-enum status snapshot_read_amax(struct snapshot *snapshot, const struct rank_state *state)
+void snapshot_read_amax(struct snapshot *snapshot, const struct rank_state *state)
 {
     for (int row = 0; row < snapshot->rows && state->world->rank == 0; row++) {
         int64_t steps;
         const float *history = amax_history_get(state->amax, row, &steps);
         if (history == NULL)
             continue;
-        size_t bytes = (size_t)(OPERAND_COUNT * steps) * sizeof *history;
+        const size_t count = (size_t)(OPERAND_COUNT * steps);
         if (snapshot->amax[row] == NULL)
-            snapshot->amax[row] = malloc(bytes);
-        if (snapshot->amax[row] == NULL)
-            return fail(NO_MEMORY, "no memory for a copy of the amax history");
-        memcpy(snapshot->amax[row], history, bytes);
+            snapshot->amax[row] = memory_zeroed(count, sizeof *history, COPY);
+        memcpy(snapshot->amax[row], history, count * sizeof *history);
         snapshot->amax_steps = steps;
     }
-    return OK;
 }
 
 enum status snapshot_write_amax(const struct snapshot *snapshot, struct rank_state *state)

@@ -21,7 +21,7 @@ struct snapshot {
     double loss_scale; // factor on the gradients; 1 without loss scaling
 };
 
-MUST_USE enum status snapshot_create(const struct params *params, struct snapshot *out);
+struct snapshot snapshot_create(const struct params *params);
 void snapshot_destroy(struct snapshot *snapshot);
 
 /* Collective over the world: copies this rank's slices into the whole tensors, then compares the replicas. */
@@ -29,7 +29,7 @@ MUST_USE enum status snapshot_gather(struct snapshot *snapshot, struct rank_stat
                                      enum snapshot_kind kind);
 /* Copies the amax history of delayed scaling, which is the same on all ranks: from rank 0 to the snapshot, or
  * from the snapshot to this rank. */
-MUST_USE enum status snapshot_read_amax(struct snapshot *snapshot, const struct rank_state *state);
+void snapshot_read_amax(struct snapshot *snapshot, const struct rank_state *state);
 MUST_USE enum status snapshot_write_amax(const struct snapshot *snapshot, struct rank_state *state);
 /* Copies this rank's slices from the whole tensors to the device. */
 MUST_USE enum status snapshot_scatter(const struct snapshot *snapshot, struct rank_state *state,

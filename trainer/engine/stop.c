@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/stop.h"
 
+#include "base/memory.h"
 #include "trainer/progress/monitor.h"
 
 #include <errno.h>
@@ -163,9 +164,7 @@ enum status stop_create(const struct recipe_names *signals, const struct recipe_
         sigdelset(&set, SIGUSR1);
         sigdelset(&set, SIGUSR2);
     }
-    struct stop *stop = calloc(1, sizeof *stop);
-    if (stop == NULL)
-        return fail(NO_MEMORY, "no memory for the exit signals");
+    struct stop *stop = memory_zeroed(1, sizeof *stop, "the exit signals");
     CHECK(pthread_mutex_init(&stop->lock, NULL) == 0);
     stop->is_rank_zero = is_rank_zero;
     stop->save = also;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/evaluate/choice_task.h"
 
+#include "base/memory.h"
 #include "trainer/evaluate/choice_text.h"
 #include "trainer/files/json_read.h"
 
@@ -260,22 +261,15 @@ static enum status add_choice(struct reader *reader, const struct texts *texts, 
     return tokens_append(&task->ids, reader->whole.ids, reader->whole.count);
 }
 
+#define TASK "the items of a task (--task)"
+
 /* Makes room for one more item, in doubling steps. */
-static enum status reserve(struct choice_task *task, int choices)
+static void reserve(struct choice_task *task, int choices)
 {
     const int64_t items = task->item_count + 1, all = task->choice_count + choices;
-    void *grown;
-    if ((items & (items - 1)) == 0) {
-        grown = realloc(task->items, (size_t)(2 * items) * sizeof *task->items);
-        if (grown == NULL)
-            return fail(NO_MEMORY, "%s: no memory for %lld items", task->path, (long long)items);
-        task->items = grown;
-    }
-    grown = realloc(task->choices, (size_t)all * sizeof *task->choices);
-    if (grown == NULL)
-        return fail(NO_MEMORY, "%s: no memory for %lld choices", task->path, (long long)all);
-    task->choices = grown;
-    return OK;
+    if ((items & (items - 1)) == 0)
+        task->items = memory_resized(task->items, (size_t)(2 * items), sizeof *task->items, TASK);
+    task->choices = memory_resized(task->choices, (size_t)all, sizeof *task->choices, TASK);
 }
 
 static enum status add_item(struct reader *reader, const json_t *object)
@@ -284,7 +278,7 @@ static enum status add_item(struct reader *reader, const json_t *object)
     struct texts texts = {.count = 0};
     enum status status = read_texts(reader, object, &texts);
     if (status == OK)
-        status = reserve(task, texts.count);
+        reserve(task, texts.count);
     if (status == OK)
         task->items[task->item_count++] = (struct choice_item){.line = reader->line,
                                                                .first = task->choice_count,

@@ -2,6 +2,7 @@
 #include "trainer/evaluate/evaluate.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/data/recipe_data.h"
 #include "trainer/engine/agree.h"
@@ -124,12 +125,9 @@ static enum status open_source(struct evaluation *evaluation)
     if (evaluation->tokenizer == NULL)
         return fail(BAD_RECIPE, "--task needs a tokenizer; set tokenizer.tokenizer_type");
     TRY(choice_task_read(o->task, o->recipe, evaluation->tokenizer, &evaluation->task));
-    evaluation->log_likelihood =
-        calloc((size_t)evaluation->task.choice_count, sizeof *evaluation->log_likelihood);
-    return evaluation->log_likelihood != NULL
-               ? OK
-               : fail(NO_MEMORY, "no memory for the log-likelihoods of %lld choices",
-                      (long long)evaluation->task.choice_count);
+    evaluation->log_likelihood = memory_zeroed((size_t)evaluation->task.choice_count,
+                                               sizeof *evaluation->log_likelihood, "the choices of a task");
+    return OK;
 }
 
 static enum status prepare(struct evaluation *evaluation)

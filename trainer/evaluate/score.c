@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/evaluate/score.h"
 
+#include "base/memory.h"
 #include "trainer/engine/agree.h"
 
 #include <math.h>
@@ -25,13 +26,11 @@ static enum status create(struct scorer *s)
     TRY(batches_create(s->state->device, count, rows, length, &s->batches));
     TRY(buffer_alloc(s->state->device, PART_DATA,
                      (size_t)((REPORTED + UNREAD) * s->capacity) * sizeof(double), &s->report));
-    s->host = calloc((size_t)(REPORTED * s->capacity), sizeof *s->host);
-    s->scores = calloc((size_t)s->capacity, sizeof *s->scores);
-    s->ids = calloc((size_t)length + 1, sizeof *s->ids);
-    s->counts = calloc((size_t)length + 1, sizeof *s->counts);
-    return s->host != NULL && s->scores != NULL && s->ids != NULL && s->counts != NULL
-               ? OK
-               : fail(NO_MEMORY, "no memory for the losses of %lld windows", (long long)s->capacity);
+    s->host = memory_zeroed((size_t)(REPORTED * s->capacity), sizeof *s->host, "the losses of windows");
+    s->scores = memory_zeroed((size_t)s->capacity, sizeof *s->scores, "the losses of windows");
+    s->ids = memory_zeroed((size_t)length + 1, sizeof *s->ids, "the tokens of a window");
+    s->counts = memory_zeroed((size_t)length + 1, sizeof *s->counts, "the tokens of a window");
+    return OK;
 }
 
 enum status scorer_create(struct rank_state *state, struct scorer *out)

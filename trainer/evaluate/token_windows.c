@@ -58,10 +58,8 @@ static enum status count_windows(struct token_windows *w, struct source_part *pa
                                       dataset_start(part->dataset, part->first));
         return OK;
     }
-    part->windows = calloc((size_t)documents + 1, sizeof *part->windows);
-    if (part->windows == NULL)
-        return fail(NO_MEMORY, "%s: no memory for the windows of %lld documents",
-                    dataset_prefix(part->dataset), (long long)documents);
+    part->windows =
+        memory_zeroed((size_t)documents + 1, sizeof *part->windows, "the windows of a dataset's documents");
     for (int64_t i = 0; i < documents; i++) {
         int64_t tokens;
         TRY(sequence_of(w, part, part->first + i, &tokens));

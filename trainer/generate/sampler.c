@@ -31,13 +31,9 @@ enum status sampler_create(const struct sampling *sampling, int64_t count, struc
     *s = (struct sampler){
         .sampling = *sampling,
         .count = count,
-        .candidates = calloc((size_t)count, sizeof *s->candidates),
-        .weights = calloc((size_t)count, sizeof *s->weights),
+        .candidates = memory_zeroed((size_t)count, sizeof *s->candidates, "a sampler"),
+        .weights = memory_zeroed((size_t)count, sizeof *s->weights, "a sampler"),
     };
-    if (s->candidates == NULL || s->weights == NULL) {
-        sampler_destroy(s);
-        return fail(NO_MEMORY, "no memory to sample from %lld ids", (long long)count);
-    }
     *out = s;
     return OK;
 }

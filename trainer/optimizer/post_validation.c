@@ -31,15 +31,10 @@ static enum status create_stage(struct post_validation *v)
 {
     const struct post_validation_config *c = &v->config;
     const int axes = AXIS_TP | AXIS_CP | AXIS_DP;
-    int *ranks = malloc((size_t)c->world->size * sizeof *ranks);
+    AUTO_FREE int *ranks = memory_zeroed((size_t)c->world->size, sizeof *ranks, "the ranks of a stage");
     char name[AXES_TEXT_CHARS];
-    if (ranks == NULL)
-        return fail(NO_MEMORY, "no memory for the ranks of a stage");
     int count = mesh_group(&c->groups->mesh, MESH_DENSE, axes, c->world->rank, ranks);
-    enum status status =
-        group_create(c->world, axes_text(axes, name), GROUP_ID_AXES + axes, ranks, count, &v->stage);
-    free(ranks);
-    return status;
+    return group_create(c->world, axes_text(axes, name), GROUP_ID_AXES + axes, ranks, count, &v->stage);
 }
 
 static int64_t tail_count(const struct post_validation *v)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/bound.h"
 
+#include "base/memory.h"
 #include "kernels/numbers/narrow.h"
 #include "kernels/ops.h"
 #include "trainer/optimizer/learning_rate.h"
@@ -198,23 +199,21 @@ static void bound_vector(const struct params *params, const struct sizes *s, int
 /* The rms of each column, followed by that of the whole matrix. */
 static double *rms_of_columns(const float *x, int64_t rows, int64_t columns)
 {
-    double *rms = calloc((size_t)columns + 1, sizeof *rms);
-    for (int64_t j = 0; rms != NULL && x != NULL && j < columns; j++)
+    double *rms = memory_zeroed((size_t)columns + 1, sizeof *rms, "the bounds of a parameter");
+    for (int64_t j = 0; x != NULL && j < columns; j++)
         rms[j] = bound_rms(x + j, rows, columns);
-    if (rms != NULL && x != NULL)
+    if (x != NULL)
         rms[columns] = bound_rms(x, rows * columns, 1);
     return rms;
 }
 
-static enum status bound_matrix(const struct sizes *s, float *bound)
+static void bound_matrix(const struct sizes *s, float *bound)
 {
     const struct param *param = s->param;
     int64_t rows = param->dim[0], columns = param->dim[1];
-    double *g = rms_of_columns(s->gradient, rows, columns), *d = rms_of_columns(s->response, rows, columns);
-    enum status status = OK;
-    if (g == NULL || d == NULL)
-        status = fail(NO_MEMORY, "no memory for the bounds of %s", param->name);
-    for (int64_t i = 0; status == OK && i < rows; i++) {
+    AUTO_FREE double *g = rms_of_columns(s->gradient, rows, columns);
+    AUTO_FREE double *d = rms_of_columns(s->response, rows, columns);
+    for (int64_t i = 0; i < rows; i++) {
         double of_row = bound_rms(s->gradient + i * columns, columns, 1),
                moved_row = s->response != NULL ? bound_rms(s->response + i * columns, columns, 1) : 0.0;
         for (int64_t j = 0; j < columns; j++)
@@ -222,19 +221,16 @@ static enum status bound_matrix(const struct sizes *s, float *bound)
                 (float)bound_of(s, size_of_terms(param, of_row, g[j], g[columns]),
                                 size_of_terms(param, moved_row, d[j], d[columns]), i * columns + j);
     }
-    free(g);
-    free(d);
-    return status;
 }
 
-enum status bound_gradient(const struct params *params, int row, float *const *gradients,
-                           const float *response, double least, double spread, float *bound)
+void bound_gradient(const struct params *params, int row, float *const *gradients, const float *response,
+                    double least, double spread, float *bound)
 {
     const struct sizes sizes = {&params->list[row], gradients[row], response, least, spread};
     if (params->list[row].dim[1] != 1)
-        return bound_matrix(&sizes, bound);
-    bound_vector(params, &sizes, bound_companion(params, row), gradients, bound);
-    return OK;
+        bound_matrix(&sizes, bound);
+    else
+        bound_vector(params, &sizes, bound_companion(params, row), gradients, bound);
 }
 
 /* The arguments of the kernel (optimizer_hyper): 1 - beta, not beta, is rounded to fp32. */

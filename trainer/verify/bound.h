@@ -91,8 +91,8 @@ double bound_least(enum dtype working, double tokens);
  * the whole tensors of all rows, since the bound of a bias uses its matrix. response: rms over the perturbed
  * runs of the difference of each element of this row, or NULL. least: lower bound on the size of the terms,
  * or 0. spread: of its layer. */
-MUST_USE enum status bound_gradient(const struct params *params, int row, float *const *gradients,
-                                    const float *response, double least, double spread, float *bound);
+void bound_gradient(const struct params *params, int row, float *const *gradients, const float *response,
+                    double least, double spread, float *bound);
 
 /* The rms of x[0], x[stride], ...: the size of the terms of a sum. */
 double bound_rms(const float *x, int64_t count, int64_t stride);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/perturb.h"
 
+#include "base/memory.h"
 #include "kernels/numbers/float_bits.h"
 #include "kernels/ops.h"
 
@@ -176,16 +177,12 @@ static enum status move(struct perturbation *p, struct stream *stream, enum op_k
     return p->inner->sync((struct event){stream, p->inner->record(stream)});
 }
 
-static enum status reserve(struct perturbation *p, size_t bytes)
+static void reserve(struct perturbation *p, size_t bytes)
 {
     if (bytes <= p->host_bytes)
-        return OK;
-    void *host = realloc(p->host, bytes);
-    if (host == NULL)
-        return fail(NO_MEMORY, "no memory to perturb %zu bytes of a tensor", bytes);
-    p->host = host;
+        return;
+    p->host = memory_resized(p->host, bytes, 1, "a tensor to perturb");
     p->host_bytes = bytes;
-    return OK;
 }
 
 static enum status perturb(struct perturbation *p, struct stream *stream, const struct result *result)
@@ -196,7 +193,7 @@ static enum status perturb(struct perturbation *p, struct stream *stream, const 
     size_t bytes = stride * (size_t)(rows - 1) + (size_t)columns * dtype_bytes(t.dtype);
     char *data = t.data;
     if (p->inner->traits->is_gpu) { // also when the emulator replaces it
-        TRY(reserve(p, bytes));
+        reserve(p, bytes);
         TRY(move(p, stream, OP_TO_HOST, p->host, t.data, bytes));
         data = p->host;
     } else {

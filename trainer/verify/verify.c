@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/verify.h"
 
+#include "base/memory.h"
 #include "trainer/verify/bound.h"
 #include "trainer/verify/verify_run.h"
 
@@ -11,6 +12,7 @@
 /* ---- perturbed runs ---- */
 
 enum { PERTURBED_RUNS = 2 };
+#define RESPONSE "the gradients of perturbed runs"
 
 /* The rms difference between the perturbed runs of one step and the one-rank run. */
 struct response {
@@ -19,18 +21,17 @@ struct response {
     double loss;
 };
 
-static enum status response_create(const struct params *params, struct response *out)
+static struct response response_create(const struct params *params)
 {
-    *out = (struct response){.rows = params->count};
-    out->gradient = calloc((size_t)params->count, sizeof *out->gradient);
-    bool good = out->gradient != NULL;
-    for (int row = 0; good && row < params->count; row++) {
+    struct response out = {.rows = params->count};
+    out.gradient = memory_zeroed((size_t)params->count, sizeof *out.gradient, RESPONSE);
+    for (int row = 0; row < params->count; row++) {
         const struct param *param = &params->list[row];
-        out->gradient[row] =
-            param->tie >= 0 ? NULL : calloc((size_t)(param->dim[0] * param->dim[1]), sizeof(float));
-        good = param->tie >= 0 || out->gradient[row] != NULL;
+        if (param->tie < 0)
+            out.gradient[row] =
+                memory_zeroed((size_t)(param->dim[0] * param->dim[1]), sizeof(float), RESPONSE);
     }
-    return good ? OK : fail(NO_MEMORY, "no memory for what perturbed runs show");
+    return out;
 }
 
 static void response_free(struct response *response)
@@ -230,37 +231,32 @@ static double roundoff_of(const struct recipe *recipe)
 }
 
 /* Computes the bounds of a row's gradient, summed over tokens, per element. */
-static enum status bounds_of_row(const struct comparison *c, int row, float **out)
+static float *bounds_of_row(const struct comparison *c, int row)
 {
     const struct param *param = &c->params->list[row];
-    *out = calloc((size_t)c->one->count[row] + 1, sizeof **out);
-    if (*out == NULL)
-        return fail(NO_MEMORY, "no memory to compare %s", param->name);
+    float *out = memory_zeroed((size_t)c->one->count[row] + 1, sizeof *out, "the bounds of a parameter");
     enum dtype working = recipe_working_dtype(c->recipe);
     double least = fmax(size_before_softmax(c, param), bound_least(working, tokens_of(c->one)));
-    return bound_gradient(
+    bound_gradient(
         c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], c->response->gradient[row], least,
         bound_spread(c->params, &c->recipe->model, roundoff_of(c->recipe), param->layer, tokens_of(c->one)),
-        *out);
+        out);
+    return out;
 }
 
-static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
+static void compare_rows(const struct comparison *c, bool state, double norm_share)
 {
     for (int row = 0; row < c->params->count; row++) {
         if (c->one->count[row] == 0)
             continue;
-        float *bound = NULL;
-        enum status status = bounds_of_row(c, row, &bound);
-        if (status == OK && state)
+        AUTO_FREE float *bound = bounds_of_row(c, row);
+        if (state)
             compare_state(c, row, bound, norm_share);
-        else if (status == OK)
+        else
             compare_gradients(c, row, bound);
-        free(bound);
-        TRY(status);
         for (int kind = 0; kind < SNAPSHOT_KINDS && !state; kind++)
             note_replicas(c->report, row, (int)c->step, c->layout, (enum snapshot_kind)kind);
     }
-    return OK;
 }
 
 /* The norm of the summed gradients, every parameter counted once. */
@@ -278,7 +274,7 @@ static double norm_of(const struct snapshot *s, double *elements)
     return (double)sqrtl(sum) / divisor_of(s);
 }
 
-static enum status compare_step(const struct comparison *c)
+static void compare_step(const struct comparison *c)
 {
     double elements, norm = norm_of(c->layout, &elements), one = c->one->grad_norm;
     double logit = bound_logit(c->params, c->begin->tensor[SNAPSHOT_WEIGHT], c->recipe->model.hidden_size);
@@ -289,9 +285,9 @@ static enum status compare_step(const struct comparison *c)
         .norm = {c->layout->grad_norm, norm},
         .norm_bound = bound_norm(norm, elements),
     };
-    TRY(compare_rows(c, false, 0.0));
+    compare_rows(c, false, 0.0);
     // Clipping divides by the norm, whose difference follows from that of the gradients.
-    return compare_rows(c, true, one > 0.0 ? fabs(norm - one) / one : 0.0);
+    compare_rows(c, true, one > 0.0 ? fabs(norm - one) / one : 0.0);
 }
 
 static void compare_initial(const struct params *params, const struct snapshot *one,
@@ -311,19 +307,16 @@ static void compare_initial(const struct params *params, const struct snapshot *
 
 /* ---- verification ---- */
 
-static enum status report_create(const struct params *params, int steps, struct verify_report *out)
+static struct verify_report report_create(const struct params *params, int steps)
 {
-    *out = (struct verify_report){.rows = params->count, .steps = steps};
-    out->names = calloc((size_t)params->count, sizeof *out->names);
-    out->step = calloc((size_t)steps, sizeof *out->step);
-    bool good = out->names != NULL && out->step != NULL;
-    for (int q = 0; q < VERIFY_QUANTITIES; q++) {
-        out->worst[q] = calloc((size_t)params->count, sizeof *out->worst[q]);
-        good = good && out->worst[q] != NULL;
-    }
-    for (int i = 0; good && i < params->count; i++)
-        memcpy(out->names[i], params->list[i].name, sizeof out->names[i]);
-    return good ? OK : fail(NO_MEMORY, "no memory for the report");
+    struct verify_report out = {.rows = params->count, .steps = steps};
+    out.names = memory_zeroed((size_t)params->count, sizeof *out.names, "a report of verify");
+    out.step = memory_zeroed((size_t)steps, sizeof *out.step, "a report of verify");
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        out.worst[q] = memory_zeroed((size_t)params->count, sizeof *out.worst[q], "a report of verify");
+    for (int i = 0; i < params->count; i++)
+        memcpy(out.names[i], params->list[i].name, sizeof out.names[i]);
+    return out;
 }
 
 void verify_report_free(struct verify_report *report)
@@ -461,7 +454,7 @@ static enum status verify_steps(const struct verify_options *options, const stru
             s + 1,
             out,
         };
-        TRY(compare_step(&comparison));
+        compare_step(&comparison);
         if (options->progress != NULL)
             print_progress(options, s + 1, &copies->layout, &copies->one);
         struct snapshot begin = copies->begin; // the next step begins at the end of the one-rank run
@@ -476,17 +469,14 @@ enum status verify(const struct verify_options *options, struct verify_report *o
     struct params params = {0};
     struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     struct copies copies = {0};
-    enum status status = params_declare(&options->layout.recipe->model, &one_each, false, &params);
-    if (status == OK)
-        status = report_create(&params, options->steps, out);
+    TRY(params_declare(&options->layout.recipe->model, &one_each, false, &params));
+    *out = report_create(&params, options->steps);
     struct snapshot *all[] = {&copies.begin, &copies.one, &copies.layout, &copies.initial, &copies.perturbed};
     enum { ALL = sizeof all / sizeof *all };
-    for (int i = 0; status == OK && i < ALL; i++)
-        status = snapshot_create(&params, all[i]);
-    if (status == OK)
-        status = response_create(&params, &copies.response);
-    if (status == OK)
-        status = verify_steps(options, &params, &copies, out);
+    for (int i = 0; i < ALL; i++)
+        *all[i] = snapshot_create(&params);
+    copies.response = response_create(&params);
+    const enum status status = verify_steps(options, &params, &copies, out);
     if (status == OK)
         summarize(out);
     for (int i = 0; i < ALL; i++)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/verify.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 
 #include <math.h>
@@ -117,10 +118,9 @@ static void print_where(const struct verify_report *report, FILE *to)
 
 void verify_print(const struct verify_report *report, bool all, FILE *to)
 {
-    struct line *lines = calloc((size_t)report->rows * VERIFY_QUANTITIES + 1, sizeof *lines);
+    AUTO_FREE struct line *lines =
+        memory_zeroed((size_t)report->rows * VERIFY_QUANTITIES + 1, sizeof *lines, "a report of verify");
     int count = 0, outside = 0;
-    if (lines == NULL)
-        return;
     for (int row = 0; row < report->rows; row++)
         for (int q = 0; q < VERIFY_QUANTITIES; q++) {
             const struct verify_worst *w = &report->worst[q][row];
@@ -149,7 +149,6 @@ void verify_print(const struct verify_report *report, bool all, FILE *to)
           to);
     if (report->outside > 0)
         print_where(report, to);
-    free(lines);
 }
 
 /* The quantity with the largest finite ratio. The ratio of a weight is close to 1 even in a correct layout if

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/verify_run.h"
 
+#include "base/memory.h"
 #include "trainer/engine/step.h"
 #include "trainer/verify/bound.h"
 #include "trainer/verify/perturb.h"
@@ -19,7 +20,8 @@ static enum status gather_all(struct snapshot *snapshot, struct rank_state *stat
 {
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
         TRY(snapshot_gather(snapshot, state, (enum snapshot_kind)kind));
-    return snapshot_read_amax(snapshot, state);
+    snapshot_read_amax(snapshot, state);
+    return OK;
 }
 
 static enum status scatter_state(const struct snapshot *snapshot, struct rank_state *state)
@@ -94,11 +96,9 @@ enum status verify_run(const struct verify_side *side, struct step_observer obse
     const struct recipe *recipe = side->recipe;
     struct shared_run shared = {.needs = side->needs, .step = step};
     int ranks = recipe_world_size(recipe);
-    if (step->draw > 0) {
-        shared.perturbations = calloc((size_t)ranks, sizeof *shared.perturbations);
-        if (shared.perturbations == NULL)
-            return fail(NO_MEMORY, "no memory to perturb %d ranks", ranks);
-    }
+    if (step->draw > 0)
+        shared.perturbations =
+            memory_zeroed((size_t)ranks, sizeof *shared.perturbations, "the perturbations of ranks");
     enum status status = run_create_with_schedule(recipe, side->schedule, true, &shared.run);
     shared.run.observer = observer;
     if (step->begin != NULL && step->initial == NULL && observer.on_params_declared == NULL)

@@ -75,8 +75,9 @@ enum status golden_gradient_bound(const struct model_config *model, const struct
     *out = calloc((size_t)now->count[row] + 1, sizeof **out);
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory for bounds");
-    return bound_gradient(params, row, now->tensor[SNAPSHOT_GRADIENT], NULL, 0.0,
-                          unit * sqrt(terms_of(model, params, &params->list[row], tokens)), *out);
+    bound_gradient(params, row, now->tensor[SNAPSHOT_GRADIENT], NULL, 0.0,
+                   unit * sqrt(terms_of(model, params, &params->list[row], tokens)), *out);
+    return OK;
 }
 
 /* ---- comparing ---- */

@@ -227,7 +227,7 @@ static enum status read_on(const char *device, int family, int reader, int write
     struct snapshot loaded;
     TRY(run_open(device, &layouts[reader], family, 0, &r));
     TRY(params_declare(&r.recipe->model, &r.run.mesh.degrees, false, &params));
-    TRY(snapshot_create(&params, &loaded));
+    loaded = snapshot_create(&params);
     r.from = "saves";
     r.begin = &loaded;
     r.expected = wrote->begin;
@@ -248,7 +248,7 @@ static enum status write_on(const char *device, int family, int writer)
     remove_all("saves");
     TRY(run_open(device, &layouts[writer], family, 0, &r));
     TRY(params_declare(&r.recipe->model, &r.run.mesh.degrees, false, &params));
-    TRY(snapshot_create(&params, &saved));
+    saved = snapshot_create(&params);
     r.saves = true;
     r.begin = &saved;
     TRY(world_run("local", layouts[writer].size, rank_main, &r));

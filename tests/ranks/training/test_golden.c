@@ -213,7 +213,7 @@ static enum status add_noise(const struct golden_run *run, int64_t step, int row
 static enum status make_noise(const struct golden_run *run, struct rank_state *w, int64_t step)
 {
     struct snapshot all;
-    TRY(snapshot_create(run->params, &all));
+    all = snapshot_create(run->params);
     enum status status = snapshot_gather(&all, w, SNAPSHOT_GRADIENT);
     for (int row = 0; status == OK && row < all.rows; row++)
         if (all.count[row] > 0)
@@ -336,9 +336,9 @@ static enum status run_world(const struct golden *golden, const struct params *p
                              struct golden_run *run)
 {
     *run = (struct golden_run){.golden = golden, .params = params, .fault = fault, .noise = noise};
-    TRY(snapshot_create(params, &run->record.initial));
+    run->record.initial = snapshot_create(params);
     for (int s = 0; s < golden->steps; s++)
-        TRY(snapshot_create(params, &run->record.step[s]));
+        run->record.step[s] = snapshot_create(params);
     TRY(run_create(recipe, false, &run->config));
     run->config.observer = (struct step_observer){.context = run,
                                                   .on_params_declared = declared,

@@ -138,7 +138,7 @@ static enum status run_layout(struct pair *pair, const char *layout, const char 
 static enum status compare_steps(struct pair *pair, const struct recipe *second)
 {
     struct snapshot end;
-    TRY(snapshot_create(&pair->params, &end));
+    end = snapshot_create(&pair->params);
     enum status status = OK;
     for (int i = 0; status == OK && i < COMPARED; i++) {
         const struct resumed_step *step = &pair->steps[i];
@@ -193,9 +193,9 @@ static bool run_one(struct pair *pair, uint64_t number)
     struct recipe *recipes[2] = {NULL, NULL};
     enum status status = draw_pair(pair, number);
     if (status == OK)
-        status = snapshot_create(&pair->params, &pair->saved);
+        pair->saved = snapshot_create(&pair->params);
     for (int i = 0; status == OK && i < COMPARED; i++)
-        status = snapshot_create(&pair->params, &pair->steps[i].end);
+        pair->steps[i].end = snapshot_create(&pair->params);
     if (status == OK)
         status = run_both(pair, recipes);
     printf("run %llu %s | %s %s| %s| %s\n", (unsigned long long)number, status == OK ? "ok" : "FAILED",

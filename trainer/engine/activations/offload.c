@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/activations/offload.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 /* The lifetimes of activations that F writes. */
@@ -24,23 +26,21 @@ static size_t slot_bytes(const struct offload *o, int lifetime, int chunk)
     return o->stash->stages[chunk].layout.bytes[lifetime];
 }
 
+#define OFFLOAD "the offload plan of a rank (memory.offload_activations)"
+
 /* ---- creation ---- */
 
-static enum status allocate_tables(struct offload *o, int positions)
+static void allocate_tables(struct offload *o, int positions)
 {
     size_t chunks = (size_t)o->stash->chunks, cells = chunks * (size_t)o->stash->m;
-    bool good = true;
     for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
-        o->begin[lifetime] = calloc(chunks, sizeof *o->begin[lifetime]);
-        o->copied[lifetime] = calloc(2 * cells, sizeof *o->copied[lifetime]);
-        o->sent[lifetime] = calloc(2 * cells, sizeof *o->sent[lifetime]);
-        good = good && o->begin[lifetime] != NULL && o->copied[lifetime] != NULL && o->sent[lifetime] != NULL;
+        o->begin[lifetime] = memory_zeroed(chunks, sizeof *o->begin[lifetime], OFFLOAD);
+        o->copied[lifetime] = memory_zeroed(2 * cells, sizeof *o->copied[lifetime], OFFLOAD);
+        o->sent[lifetime] = memory_zeroed(2 * cells, sizeof *o->sent[lifetime], OFFLOAD);
     }
-    o->back = calloc(cells, sizeof *o->back);
-    o->first_at = malloc((size_t)positions * sizeof *o->first_at);
-    o->next = malloc(cells * sizeof *o->next);
-    good = good && o->back != NULL && o->first_at != NULL && o->next != NULL;
-    return good ? OK : fail(NO_MEMORY, "no memory for the offload plan of %zu microbatches", cells);
+    o->back = memory_zeroed(cells, sizeof *o->back, OFFLOAD);
+    o->first_at = memory_zeroed((size_t)positions, sizeof *o->first_at, OFFLOAD);
+    o->next = memory_zeroed(cells, sizeof *o->next, OFFLOAD);
 }
 
 static void list_reloads(struct offload *o, int positions)
@@ -73,14 +73,11 @@ enum status offload_create(struct stash *stash, struct stream *compute, const st
 {
     if (stash->offloaded == NULL)
         return OK;
-    struct offload *o = calloc(1, sizeof *o);
-    if (o == NULL)
-        return fail(NO_MEMORY, "no host memory for offloaded activations");
+    struct offload *o = memory_zeroed(1, sizeof *o, OFFLOAD);
     o->stash = stash;
     o->compute = compute;
-    enum status status = allocate_tables(o, list->count);
-    if (status == OK)
-        status = allocate_host(o);
+    allocate_tables(o, list->count);
+    enum status status = allocate_host(o);
     if (status == OK)
         status = stream_create(stream_device(compute), "offload", &o->stream);
     if (status == OK) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/activations/stash.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,9 +95,8 @@ static enum status allocate_gradients(struct device *device, const struct layer_
     stash->gradient_rows = context_local_tokens(context);
     stash->gradient_columns = context->model->hidden_size;
     stash->gradient_dtype = context->working;
-    stash->gradient_busy = calloc((size_t)stash->gradients.count, sizeof *stash->gradient_busy);
-    if (stash->gradient_busy == NULL)
-        return fail(NO_MEMORY, "no memory for the events of %d gradient buffers", stash->gradients.count);
+    stash->gradient_busy = memory_zeroed((size_t)stash->gradients.count, sizeof *stash->gradient_busy,
+                                         "the events of gradient buffers");
     struct slot_use use = gradient_slots(stash);
     return buffer_alloc(device, PART_ACTIVATIONS, (size_t)(use.slots * use.bytes), &stash->gradient);
 }
@@ -112,16 +113,13 @@ static enum status plan_offload(const struct stash_config *config, struct stash 
     return OK;
 }
 
-static enum status allocate_owners(struct stash *stash)
+static void allocate_owners(struct stash *stash)
 {
     size_t slots = 2 * (size_t)stash->chunks * (size_t)stash->m;
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++) {
-        stash->owner[lifetime] = malloc(slots * sizeof(int));
-        if (stash->owner[lifetime] == NULL)
-            return fail(NO_MEMORY, "no memory for the owners of %zu slots", slots);
+        stash->owner[lifetime] = memory_zeroed(slots, sizeof(int), "the slots of a rank");
         memset(stash->owner[lifetime], 0xff, slots * sizeof(int));
     }
-    return OK;
 }
 
 enum status stash_create(struct device *device, const struct stash_config *config, struct stash *out)
@@ -130,11 +128,10 @@ enum status stash_create(struct device *device, const struct stash_config *confi
     *out = (struct stash){
         .chunks = schedule->chunks, .m = schedule->m, .stages = config->stages, .backward = config->backward};
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
-        out->lifetime[lifetime] = calloc((size_t)out->chunks, sizeof *out->lifetime[lifetime]);
-        if (out->lifetime[lifetime] == NULL)
-            return fail(NO_MEMORY, "no memory for the slots of %d chunks", out->chunks);
+        out->lifetime[lifetime] =
+            memory_zeroed((size_t)out->chunks, sizeof *out->lifetime[lifetime], "the slots of a rank");
     }
-    TRY(allocate_owners(out));
+    allocate_owners(out);
     out->plan = slot_plan_create(schedule, config->pp_rank);
     TRY(plan_offload(config, out));
     if (config->backward) {
