@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
-GPT3 = os.path.join(os.path.abspath(ROOT), "recipes", "gpt3-1.3b.yaml")
+GPT3 = os.path.join(os.path.abspath(ROOT), "recipes", "base", "gpt3-1.3b.yaml")
 QUICKSTART = os.path.join(os.path.abspath(ROOT), "recipes", "quickstart.yaml")
 NODE = ["precision.params_dtype=bf16", "cluster.profile=dgx-a100-40", "cluster.nodes=1"]
 SMALL = ["model.num_layers=4", "train.global_batch_size=16", *NODE]
@@ -144,7 +144,7 @@ def test_schedule(folder):
 
 def test_post_validation():
     """Steps overlap, so the last stage, which has the head and is the slowest, does not hide what memory gains."""
-    keys = [os.path.join(os.path.dirname(GPT3), "papers", "zero-bubble.yaml"), "pp=8", "dp=1",
+    keys = [os.path.join(os.path.abspath(ROOT), "recipes", "papers", "zero-bubble.yaml"), "pp=8", "dp=1",
             "train.micro_batch_size=6", "train.global_batch_size=144", "pipeline.layout=[2,3,3,3,3,3,3,2]",
             "memory.recompute_granularity=none", "pipeline.schedule=auto", "pipeline.optimizer_post_validation=true"]
     one, _ = planned(*keys, "pipeline.auto_memory_limit=8")

@@ -114,7 +114,7 @@ def test_typing_mistakes():
         check(f"help {key}", run("help", key), 0, out=words)
     check("help shedule", run("help", "shedule"), 2, err="unknown command shedule (did you mean schedule?)")
     check("a dataset of a tokenizer that the recipe does not name",
-          run("recipe", os.path.join(ROOT, "recipes", "llama3-8b.yaml")), 0,
+          run("recipe", os.path.join(ROOT, "recipes", "base", "llama3-8b.yaml")), 0,
           err="-o data/llama3/web and the model's tokenizer (--tokenizer), since tokenizer.tokenizer_type is none\n")
     check("Train", run("Train", QUICKSTART), 2, err="(did you mean train?)")
     check("xyzzy", run("xyzzy"), 2, err="unknown command xyzzy; run cuboid --help")

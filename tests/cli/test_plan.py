@@ -17,7 +17,7 @@ import xml.etree.ElementTree
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 PLANS = int(sys.argv[3]) if len(sys.argv) > 3 else 2
-GPT3 = os.path.join(ROOT, "recipes", "gpt3-1.3b.yaml")
+GPT3 = os.path.join(ROOT, "recipes", "base", "gpt3-1.3b.yaml")
 ON_A100 = ["cluster.profile=dgx-a100-80", "precision.params_dtype=bf16", "tp=2", "pp=2", "dp=4",
            "train.global_batch_size=64"]
 SVG = "{http://www.w3.org/2000/svg}"

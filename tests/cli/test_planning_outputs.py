@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 CUBOID = os.path.abspath(sys.argv[1])
-BASE = os.path.join(os.path.abspath(sys.argv[2]), "recipes", "gpt3-1.3b.yaml")
+BASE = os.path.join(os.path.abspath(sys.argv[2]), "recipes", "base", "gpt3-1.3b.yaml")
 A100 = ["cluster.profile=dgx-a100-80", "precision.params_dtype=bf16"]
 DOCS = os.path.join(os.path.abspath(sys.argv[2]), "docs", "internals", "prediction.md")
 FILES = {"my.yaml": open(BASE, encoding="utf-8").read(),

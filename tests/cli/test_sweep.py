@@ -15,7 +15,7 @@ import tempfile
 from html_page import Page
 
 CUBOID = os.path.abspath(sys.argv[1])
-BASE = os.path.join(os.path.abspath(sys.argv[2]), "recipes", "gpt3-1.3b.yaml")
+BASE = os.path.join(os.path.abspath(sys.argv[2]), "recipes", "base", "gpt3-1.3b.yaml")
 ONE = ["cluster.profile=dgx-a100-40", "precision.params_dtype=bf16"]
 COMMON = ["cluster.profile=dgx-a100-40", "cluster.nodes=2", "cluster.gpus_per_node=8",
           "parallel.data_parallel_size=auto", "train.global_batch_size=96", "precision.params_dtype=bf16"]

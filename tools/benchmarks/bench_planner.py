@@ -63,7 +63,7 @@ def best_of(*command):
 def sweep(cuboid, folder, name, tp, pp, nodes, model, *more):
     path = os.path.join(folder, name + ".yaml")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(SWEEP.format(base=os.path.join(RECIPES, "gpt3-1.3b.yaml"), tp=tp, pp=pp))
+        file.write(SWEEP.format(base=os.path.join(RECIPES, "base", "gpt3-1.3b.yaml"), tp=tp, pp=pp))
     return Measured(cuboid, "sweep", path, *model, "cluster.profile=selene", f"cluster.nodes={nodes}",
                     "cluster.gpus_per_node=8", "parallel.data_parallel_size=auto", "precision.params_dtype=bf16", *more)
 

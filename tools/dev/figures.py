@@ -228,7 +228,7 @@ def zero():
 
 # ---- memory per rank ----
 
-RECIPE = ("train", "recipes/gpt3-1.3b.yaml", "cluster.device=dry", "train.global_batch_size=32")
+RECIPE = ("train", "recipes/base/gpt3-1.3b.yaml", "cluster.device=dry", "train.global_batch_size=32")
 PIPELINE = ("tp=2", "pp=4", "dp=1")
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
 COLUMNS = {"weights": "weights", "masters": "optimizer", "gradients": "gradients", "moments": "optimizer",

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-GPT3 = os.path.join(ROOT, "recipes", "gpt3-1.3b.yaml")
-LLAMA3 = os.path.join(ROOT, "recipes", "llama3-8b.yaml")
+GPT3 = os.path.join(ROOT, "recipes", "base", "gpt3-1.3b.yaml")
+LLAMA3 = os.path.join(ROOT, "recipes", "base", "llama3-8b.yaml")
 SHARE = 0.95
 
 

@@ -22,9 +22,9 @@ class Model:
 
 
 MODELS = [
-    Model("gpt2-124m", "gpt2-124m.yaml", 1024, 32, 4, 45.0, 50257),
-    Model("gpt3-1.3b", "gpt3-1.3b.yaml", 2048, 4, 8, 50.0, 50257),
-    Model("llama3-8b", "llama3-8b.yaml", 4096, 1, 8, 50.0, 128256),
+    Model("gpt2-124m", "base/gpt2-124m.yaml", 1024, 32, 4, 45.0, 50257),
+    Model("gpt3-1.3b", "base/gpt3-1.3b.yaml", 2048, 4, 8, 50.0, 50257),
+    Model("llama3-8b", "base/llama3-8b.yaml", 4096, 1, 8, 50.0, 128256),
 ]
 WAYS = [("deterministic", []),
         ("fastest", ["deterministic=false", "model.attention_backend=auto", "cluster.matmul_epilogues=auto",
@@ -39,7 +39,7 @@ def shape_overrides(s, model):
         overrides.append(f"model.num_layers={model.layers}")
     if s.tiny:
         overrides += TINY + ["model.num_layers=2", "model.num_attention_heads=6", "model.vocab_size=300"]
-        overrides += ["model.num_query_groups=2"] if model.recipe.startswith("llama") else []
+        overrides += ["model.num_query_groups=2"] if model.name.startswith("llama") else []
     return overrides
 
 

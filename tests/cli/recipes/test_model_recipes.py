@@ -41,7 +41,8 @@ def planned(path, *arguments):
 
 
 def recipes():
-    paths = sorted(glob.glob(os.path.join(ROOT, "recipes", "models", "*", "*.yaml")))
+    paths = [os.path.join(ROOT, "recipes", name + ".yaml") for name in ("gpt2-124m", "gpt3-1.3b", "llama3-8b")]
+    paths += sorted(glob.glob(os.path.join(ROOT, "recipes", "models", "*", "*.yaml")))
     return {os.path.basename(path).removesuffix(".yaml"): path for path in paths}
 
 

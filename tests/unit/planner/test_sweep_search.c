@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BASE SOURCE_ROOT "/recipes/gpt3-1.3b.yaml"
+#define BASE SOURCE_ROOT "/recipes/base/gpt3-1.3b.yaml"
 
 enum { BEST = 10, MAX_OVERRIDES = 12 };
 

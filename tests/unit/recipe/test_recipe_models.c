@@ -113,8 +113,6 @@ Test(recipe_models, scale_with_the_nodes_and_are_bf16)
     for (int i = 0; i < MODELS; i++) {
         char path[1024];
         struct text file = {0};
-        if (strncmp(models[i].path, "models/", 7) != 0)
-            continue;
         snprintf(path, sizeof path, RECIPES "%s", models[i].path);
         struct recipe *recipe = load_model(path);
         cr_expect_eq(recipe->precision.params_dtype, RECIPE_BF16, "%s", path);

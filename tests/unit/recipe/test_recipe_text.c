@@ -237,12 +237,14 @@ Test(recipe_text, the_reference_page_has_common_keys_first)
 Test(recipe_text, every_recipe_of_the_repository_loads)
 {
     glob_t found = {0};
+    const char *const dry[] = {"cluster.device=dry"}; // a build without CUDA has no device for some of them
     cr_assert_eq(glob(SOURCE_ROOT "/recipes/*.yaml", 0, NULL, &found), 0);
-    cr_assert_geq(found.gl_pathc, 4);
+    cr_assert_eq(glob(SOURCE_ROOT "/recipes/base/*.yaml", GLOB_APPEND, NULL, &found), 0);
+    cr_assert_geq(found.gl_pathc, 8);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         struct recipe *recipe = NULL;
         struct problems problems = {0};
-        enum status status = planned_recipe_load(found.gl_pathv[i], NULL, 0, 0, &recipe, &problems);
+        enum status status = planned_recipe_load(found.gl_pathv[i], dry, 1, 0, &recipe, &problems);
         problems_print(&problems, stderr);
         cr_assert(status == OK && problems.count == 0, "%s", found.gl_pathv[i]);
         expect_round_trip(recipe);

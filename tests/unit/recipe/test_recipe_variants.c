@@ -7,7 +7,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#define BASE SOURCE_ROOT "/recipes/gpt3-1.3b.yaml"
+#define BASE SOURCE_ROOT "/recipes/base/gpt3-1.3b.yaml"
 
 enum { MAX_CHANGES = 4 };
 static const struct variant {
