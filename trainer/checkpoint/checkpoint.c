@@ -71,7 +71,7 @@ static int64_t bytes_of_all(const struct rank_state *w)
     tensor_list_create(w, &list);
     for (int i = 0; i < tensor_list_count(&list); i++)
         if (tensor_list_at(&list, i, &whole))
-            bytes += shard_elements(&whole) * (int64_t)safetensors_dtype_bytes(whole.dtype);
+            bytes += slice_count(&whole.slice) * (int64_t)safetensors_dtype_bytes(whole.dtype);
     tensor_list_free(&list);
     return bytes;
 }

@@ -48,7 +48,8 @@ static enum status check_tensor(const struct checkpoint_reader *s, const struct 
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
     const bool grows = may_grow && is_of_vocabulary(row) &&
                        whole.dim[0] == manifest_vocab_size(&s->manifest) && whole.dim[0] < row->dim[0];
-    if (whole.ndim != row->ndim || (whole.dim[0] != row->dim[0] && !grows) || whole.dim[1] != row->dim[1])
+    if (whole.slice.ndim != row->ndim || (whole.dim[0] != row->dim[0] && !grows) ||
+        whole.dim[1] != row->dim[1])
         return shape_differs(s, row, &whole);
     return OK;
 }

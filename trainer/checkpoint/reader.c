@@ -146,9 +146,9 @@ static enum status tensor_of(struct checkpoint_reader *s, const struct shard *sh
     if (tensor == NULL)
         return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, but the manifest lists it", s->folder, name,
                     shard->name);
-    bool same = tensor->ndim == shard->ndim && tensor->dtype == shard->dtype;
-    for (int d = 0; same && d < shard->ndim; d++)
-        same = tensor->dim[d] == shard->count[d];
+    bool same = tensor->ndim == shard->slice.ndim && tensor->dtype == shard->dtype;
+    for (int d = 0; same && d < shard->slice.ndim; d++)
+        same = tensor->dim[d] == shard->slice.count[d];
     if (!same)
         return fail(BAD_CHECKPOINT, "%s/%s: shape or dtype of %s differs from the manifest", s->folder, name,
                     shard->name);
@@ -219,10 +219,9 @@ bool checkpoint_reader_tensor(const struct checkpoint_reader *s, const char *nam
     *out = (struct shard){.name = ""};
     if (tensor == NULL)
         return false;
-    *out = (struct shard){.dtype = tensor->dtype, .ndim = tensor->ndim};
+    *out = (struct shard){.dtype = tensor->dtype, .slice = slice_whole(tensor->ndim, tensor->dim)};
     memcpy(out->name, tensor->name, sizeof out->name);
     memcpy(out->dim, tensor->dim, sizeof out->dim);
-    memcpy(out->count, tensor->dim, sizeof out->count);
     return true;
 }
 
@@ -231,7 +230,8 @@ bool checkpoint_reader_tensor(const struct checkpoint_reader *s, const char *nam
 static void take(struct checkpoint_reader *s, const struct shard *shard, const struct slice *want, int *count,
                  int64_t *left)
 {
-    if (!shard_overlaps(shard, want))
+    struct slice part;
+    if (!slice_intersect(&shard->slice, want, &part))
         return;
     if (*count == s->found_capacity) {
         s->found_capacity = *count > 0 ? 2 * *count : 16;
@@ -239,12 +239,12 @@ static void take(struct checkpoint_reader *s, const struct shard *shard, const s
             memory_resized(s->found, (size_t)s->found_capacity, sizeof *s->found, "the shards of a tensor");
     }
     s->found[(*count)++] = *shard;
-    *left -= shard_overlap(shard, want);
+    *left -= slice_count(&part);
 }
 
 static const struct shard *shard_in(const struct reader_file *file, const char *name)
 {
-    struct shard key = {.ndim = 0};
+    struct shard key = {.file = 0};
     snprintf(key.name, sizeof key.name, "%s", name);
     return file->count == 0 ? NULL
                             : bsearch(&key, file->shards, (size_t)file->count, sizeof *file->shards, by_name);
@@ -260,7 +260,7 @@ static enum status take_from(struct checkpoint_reader *s, int file, const struct
     if (shard == NULL)
         return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, but the manifest lists it", s->folder, name,
                     whole->name);
-    if (shard->ndim != whole->ndim || shard->dtype != whole->dtype ||
+    if (shard->slice.ndim != whole->slice.ndim || shard->dtype != whole->dtype ||
         memcmp(shard->dim, whole->dim, sizeof shard->dim) != 0 || !shard_is_sound(shard))
         return fail(BAD_CHECKPOINT, "%s/%s: shape or dtype of %s differs from the manifest", s->folder, name,
                     whole->name);
@@ -285,8 +285,7 @@ bool checkpoint_reader_file_has(struct checkpoint_reader *s, int rank, const cha
     if (file < 0 || read_header(s, file) != OK)
         return false;
     const struct shard *shard = shard_in(&s->files[file], name);
-    return shard != NULL && memcmp(shard->begin, part->begin, sizeof part->begin) == 0 &&
-           memcmp(shard->count, part->count, sizeof part->count) == 0;
+    return shard != NULL && slice_equal(&shard->slice, part);
 }
 
 /* Searches the file of this rank, and then those of the others in their order. */
@@ -315,8 +314,14 @@ static enum status check_cover(struct checkpoint_reader *s, const struct shard *
                                const struct slice *want, int count)
 {
     AUTO_FREE struct shard *parts = memory_zeroed((size_t)count + 1, sizeof *parts, "the parts of a tensor");
-    for (int i = 0; i < count; i++)
-        shard_clip(&s->found[i], want, &parts[i]);
+    for (int i = 0; i < count; i++) { // as shards of a tensor that is `want`
+        parts[i] = s->found[i];
+        CHECK(slice_intersect(&s->found[i].slice, want, &parts[i].slice));
+        for (int d = 0; d < SHARD_MAX_DIMS; d++) {
+            parts[i].slice.begin[d] -= want->begin[d];
+            parts[i].dim[d] = want->count[d];
+        }
+    }
     return count > 0 ? shards_tile(parts, count, s->folder)
                      : fail(BAD_CHECKPOINT, "%s: no file contains %s", s->folder, whole->name);
 }
@@ -338,13 +343,6 @@ enum status checkpoint_reader_find(struct checkpoint_reader *s, const char *name
 
 /* ---- shards ---- */
 
-/* True if `local` holds exactly the elements of the shard, in the same order. */
-static bool is_same_rectangle(const struct shard *shard, const struct slice *want)
-{
-    return memcmp(shard->begin, want->begin, sizeof shard->begin) == 0 &&
-           memcmp(shard->count, want->count, sizeof shard->count) == 0 && want->padded[1] == want->count[1];
-}
-
 /* Reads an F32 shard straight to where it belongs. */
 static enum status read_in_place(struct checkpoint_file *file, const struct safetensors_tensor *tensor,
                                  float *local)
@@ -363,12 +361,12 @@ enum status checkpoint_reader_read(struct checkpoint_reader *s, const struct sha
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
-    int64_t elements = shard_elements(shard);
+    int64_t elements = slice_count(&shard->slice);
     TRY(tensor_of(s, shard, &file, &tensor));
     bool is_narrow = tensor->dtype == SAFETENSORS_BF16;
     if (tensor->dtype != SAFETENSORS_F32 && !(may_be_narrow && is_narrow))
         return wrong_dtype(s, shard, tensor, may_be_narrow ? "F32 or BF16" : "F32");
-    if (!is_narrow && is_same_rectangle(shard, want))
+    if (!is_narrow && slice_equal(&shard->slice, want) && want->padded[1] == want->count[1])
         return read_in_place(file, tensor, local);
     void *read = is_narrow ? (void *)s->narrow : s->chunk;
     size_t each = safetensors_dtype_bytes(tensor->dtype);
@@ -384,29 +382,24 @@ enum status checkpoint_reader_read(struct checkpoint_reader *s, const struct sha
     return OK;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 enum status checkpoint_reader_read_bytes(struct checkpoint_reader *s, const struct shard *shard,
                                          const struct slice *want, char *out)
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
-    struct shard part;
+    const struct slice *from = &shard->slice;
+    struct slice part;
     TRY(tensor_of(s, shard, &file, &tensor));
-    shard_clip(shard, want, &part);
+    CHECK(slice_intersect(from, want, &part));
     const int64_t each = (int64_t)safetensors_dtype_bytes(tensor->dtype);
-    const int64_t first_row = larger(shard->begin[0], want->begin[0]) - shard->begin[0];
-    const int64_t first_column = larger(shard->begin[1], want->begin[1]) - shard->begin[1];
+    const int64_t column = part.begin[1] - from->begin[1], to_column = part.begin[1] - want->begin[1];
     // Rows that are consecutive in both are read at once.
-    bool whole_rows = part.count[1] == shard->count[1] && part.count[1] == want->count[1];
-    const int64_t rows = whole_rows ? part.count[0] : 1;
-    for (int64_t row = 0; row < part.count[0]; row += rows)
-        TRY(checkpoint_file_read(file, tensor, ((first_row + row) * shard->count[1] + first_column) * each,
+    bool whole_rows = part.count[1] == from->count[1] && part.count[1] == want->count[1];
+    const int64_t rows = whole_rows ? part.count[0] : 1, end = part.begin[0] + part.count[0];
+    for (int64_t row = part.begin[0]; row < end; row += rows)
+        TRY(checkpoint_file_read(file, tensor, ((row - from->begin[0]) * from->count[1] + column) * each,
                                  (size_t)(rows * part.count[1] * each),
-                                 out + ((part.begin[0] + row) * want->count[1] + part.begin[1]) * each));
+                                 out + ((row - want->begin[0]) * want->count[1] + to_column) * each));
     return OK;
 }
 
@@ -449,12 +442,10 @@ enum status checkpoint_reader_read_f64(struct checkpoint_reader *s, const char *
     *found = checkpoint_reader_tensor(s, name, &whole);
     if (!*found)
         return OK;
-    struct slice want = {.ndim = whole.ndim};
-    memcpy(want.count, whole.count, sizeof want.count);
-    TRY(checkpoint_reader_find(s, name, &want, &list, &shards));
-    if (shards != 1 || shard_elements(&whole) != count)
+    TRY(checkpoint_reader_find(s, name, &whole.slice, &list, &shards));
+    if (shards != 1 || slice_count(&whole.slice) != count)
         return fail(BAD_CHECKPOINT, "%s: %s has %lld elements, not %d", s->folder, name,
-                    (long long)shard_elements(&whole), count);
+                    (long long)slice_count(&whole.slice), count);
     TRY(tensor_of(s, list, &file, &tensor));
     if (tensor->dtype != SAFETENSORS_F64)
         return wrong_dtype(s, list, tensor, "F64");

@@ -18,8 +18,8 @@ enum { SCALE_NUMBERS = 3 };
 static void add_tensor(struct state_tensor *out, enum safetensors_dtype dtype, int ndim, int64_t rows,
                        int64_t columns)
 {
-    *out = (struct state_tensor){
-        .shard = {.dtype = dtype, .ndim = ndim, .dim = {rows, columns}, .count = {rows, columns}}};
+    *out = (struct state_tensor){.shard = {.dtype = dtype, .dim = {rows, columns}}};
+    out->shard.slice = slice_whole(ndim, out->shard.dim);
 }
 
 static void add_loss_scale(const struct loss_scale *scale, struct state_tensor *out)
@@ -54,7 +54,7 @@ void state_list(const struct rank_state *w, struct state_tensor **out, int *coun
 
 static enum status check_amax(const struct checkpoint_reader *s, const struct shard *tensor)
 {
-    return tensor->ndim == 2 && tensor->dim[0] == OPERAND_COUNT
+    return tensor->slice.ndim == 2 && tensor->dim[0] == OPERAND_COUNT
                ? OK
                : fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, tensor->name,
                       (long long)tensor->dim[0], (int)OPERAND_COUNT);
@@ -63,14 +63,11 @@ static enum status check_amax(const struct checkpoint_reader *s, const struct sh
 /* Reads the history of one parameter, with as many steps as were saved. */
 static enum status read_amax(struct checkpoint_reader *s, const struct shard *tensor, float *out)
 {
-    struct slice whole = {.ndim = 2};
     const struct shard *shards;
     int count;
-    for (int d = 0; d < 2; d++)
-        whole.count[d] = whole.padded[d] = tensor->dim[d];
-    TRY(checkpoint_reader_find(s, tensor->name, &whole, &shards, &count));
+    TRY(checkpoint_reader_find(s, tensor->name, &tensor->slice, &shards, &count));
     for (int i = 0; i < count; i++)
-        TRY(checkpoint_reader_read(s, &shards[i], false, &whole, out));
+        TRY(checkpoint_reader_read(s, &shards[i], false, &tensor->slice, out));
     return OK;
 }
 
@@ -98,13 +95,13 @@ static enum status load_history(struct rank_state *w, struct checkpoint_reader *
                                 const struct shard *tensor)
 {
     const int root = checkpoint_reader_root(s);
-    AUTO_FREE float *values = calloc((size_t)shard_elements(tensor) + 1, sizeof *values);
+    AUTO_FREE float *values = calloc((size_t)slice_count(&tensor->slice) + 1, sizeof *values);
     enum status status =
         values != NULL ? check_amax(s, tensor) : fail(NO_MEMORY, "no memory for %s", tensor->name);
     if (status == OK && w->world->rank == root)
         status = read_amax(s, tensor, values);
     TRY(rank_agree(w, status));
-    TRY(broadcast_floats(w, root, values, shard_elements(tensor)));
+    TRY(broadcast_floats(w, root, values, slice_count(&tensor->slice)));
     amax_history_set(w->amax, param, values, tensor->dim[1]);
     return OK;
 }

@@ -41,11 +41,6 @@ enum safetensors_dtype shard_dtype(enum state state, enum dtype main)
     return state == STATE_VALUE && main == BF16 ? SAFETENSORS_BF16 : SAFETENSORS_F32;
 }
 
-int64_t shard_elements(const struct shard *shard)
-{
-    return shard->count[0] * shard->count[1];
-}
-
 /* ---- as text ---- */
 
 const char *hex_text(uint64_t value, char out[HEX_CHARS])
@@ -64,11 +59,12 @@ bool hex_parse(const char *text, uint64_t *out)
 
 const char *shard_text(const struct shard *shard, char out[SHARD_TEXT_CHARS])
 {
-    if (shard->ndim == 1)
-        snprintf(out, SHARD_TEXT_CHARS, "%lld %lld", (long long)shard->begin[0], (long long)shard->dim[0]);
+    const int64_t *begin = shard->slice.begin;
+    if (shard->slice.ndim == 1)
+        snprintf(out, SHARD_TEXT_CHARS, "%lld %lld", (long long)begin[0], (long long)shard->dim[0]);
     else
-        snprintf(out, SHARD_TEXT_CHARS, "%lld,%lld %lld,%lld", (long long)shard->begin[0],
-                 (long long)shard->begin[1], (long long)shard->dim[0], (long long)shard->dim[1]);
+        snprintf(out, SHARD_TEXT_CHARS, "%lld,%lld %lld,%lld", (long long)begin[0], (long long)begin[1],
+                 (long long)shard->dim[0], (long long)shard->dim[1]);
     return out;
 }
 
@@ -90,7 +86,7 @@ bool shard_parse(const char *text, int ndim, struct shard *out)
 {
     const char *at = text;
     const char after[] = {' ', 0};
-    int64_t *lists[] = {out->begin, out->dim};
+    int64_t *lists[] = {out->slice.begin, out->dim};
     for (int l = 0; l < 2; l++)
         for (int d = 0; d < ndim; d++)
             if (!take_number(&at, d + 1 < ndim ? ',' : after[l], &lists[l][d]))
@@ -98,7 +94,7 @@ bool shard_parse(const char *text, int ndim, struct shard *out)
     return true;
 }
 
-/* ---- copying shards to a slice ---- */
+/* ---- slices ---- */
 
 static int64_t max_of(int64_t a, int64_t b)
 {
@@ -110,43 +106,41 @@ static int64_t min_of(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-bool shard_overlaps(const struct shard *shard, const struct slice *want)
+struct slice slice_whole(int ndim, const int64_t *dim)
 {
+    struct slice slice = {.ndim = ndim};
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
-        if (max_of(shard->begin[d], want->begin[d]) >=
-            min_of(shard->begin[d] + shard->count[d], want->begin[d] + want->count[d]))
+        slice.count[d] = slice.padded[d] = dim[d];
+    return slice;
+}
+
+bool slice_intersect(const struct slice *a, const struct slice *b, struct slice *out)
+{
+    *out = (struct slice){.ndim = a->ndim};
+    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
+        const int64_t end = min_of(a->begin[d] + a->count[d], b->begin[d] + b->count[d]);
+        out->begin[d] = max_of(a->begin[d], b->begin[d]);
+        out->count[d] = out->padded[d] = end - out->begin[d];
+        if (out->count[d] <= 0)
             return false;
+    }
     return true;
 }
 
-void shard_clip(const struct shard *shard, const struct slice *want, struct shard *out)
+bool slice_equal(const struct slice *a, const struct slice *b)
 {
-    *out = *shard;
-    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
-        int64_t begin = max_of(shard->begin[d], want->begin[d]);
-        int64_t end = min_of(shard->begin[d] + shard->count[d], want->begin[d] + want->count[d]);
-        out->begin[d] = begin - want->begin[d];
-        out->count[d] = end - begin;
-        out->dim[d] = want->count[d];
-    }
-}
-
-int64_t shard_overlap(const struct shard *shard, const struct slice *want)
-{
-    struct shard part;
-    if (!shard_overlaps(shard, want))
-        return 0;
-    shard_clip(shard, want, &part);
-    return shard_elements(&part);
+    return memcmp(a->begin, b->begin, sizeof a->begin) == 0 &&
+           memcmp(a->count, b->count, sizeof a->count) == 0;
 }
 
 bool shard_is_sound(const struct shard *shard)
 {
     enum { MAX_DTYPE_BYTES = 8 };
+    const struct slice *slice = &shard->slice;
     int64_t elements;
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
-        if (shard->begin[d] < 0 || shard->count[d] < 1 || shard->begin[d] > shard->dim[d] ||
-            shard->count[d] > shard->dim[d] - shard->begin[d])
+        if (slice->begin[d] < 0 || slice->count[d] < 1 || slice->begin[d] > shard->dim[d] ||
+            slice->count[d] > shard->dim[d] - slice->begin[d])
             return false;
     return !__builtin_mul_overflow(shard->dim[0], shard->dim[1], &elements) &&
            elements <= INT64_MAX / MAX_DTYPE_BYTES;
@@ -164,17 +158,18 @@ void shard_remove_padding(const struct slice *slice, void *local, size_t element
 int64_t shard_copy(const struct shard *shard, int64_t first, int64_t count, const float *values,
                    const struct slice *want, float *local)
 {
-    int64_t columns = shard->count[1], given = 0;
+    const struct slice *have = &shard->slice;
+    int64_t columns = have->count[1], given = 0;
     for (int64_t at = first; at < first + count;) {
         // The part of one row of the shard in this range: columns [from, to).
         int64_t row = at / columns, from = at % columns;
         int64_t to = min_of(columns, from + first + count - at);
-        int64_t local_row = shard->begin[0] + row - want->begin[0];
-        int64_t left = max_of(shard->begin[1] + from, want->begin[1]);
-        int64_t right = min_of(shard->begin[1] + to, want->begin[1] + want->count[1]);
+        int64_t local_row = have->begin[0] + row - want->begin[0];
+        int64_t left = max_of(have->begin[1] + from, want->begin[1]);
+        int64_t right = min_of(have->begin[1] + to, want->begin[1] + want->count[1]);
         if (local_row >= 0 && local_row < want->count[0] && left < right) {
             memcpy(local + local_row * want->padded[1] + left - want->begin[1],
-                   values + at - first + left - shard->begin[1] - from,
+                   values + at - first + left - have->begin[1] - from,
                    (size_t)(right - left) * sizeof *local);
             given += right - left;
         }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A checkpoint shard is the part of a global tensor that one rank writes: a rectangle, under the global
- * tensor name.
+/* A checkpoint shard is the slice (parallel/shard.h) of a tensor that one rank writes, under the
+ * name of the tensor.
  *
  *     embedding.weight [257, 192], tp 2       rank 0: rows 0..129      rank 1: rows 129..257 (no padding)
- *     optimizer.m.embedding.weight            the same rectangles
+ *     optimizer.m.embedding.weight            the same slices
  *
- * On another layout, a slice is assembled from the overlapping parts of the shards; the two layouts share
- * only names and rectangles. This file accesses neither files nor devices.
+ * On another layout, a slice is assembled from its intersections with the shards; the two layouts share only
+ * names and slices. This file accesses neither files nor devices.
  *
- * save_plan.h determines which rank writes which rectangle. */
+ * save_plan.h determines which rank writes which slice. */
 #pragma once
 
 #include "layers/parameters/weights.h"
@@ -35,17 +35,21 @@ struct shard {
     char name[SHARD_NAME_CHARS];
     int file; // index of its file
     enum safetensors_dtype dtype;
-    int ndim;
-    int64_t dim[SHARD_MAX_DIMS];                          // of the global tensor
-    int64_t begin[SHARD_MAX_DIMS], count[SHARD_MAX_DIMS]; // begin 0 and count 1 past ndim
+    int64_t dim[SHARD_MAX_DIMS]; // of the global tensor; 1 past slice.ndim
+    struct slice slice;          // padded: in the memory of the rank that writes it; in a file equal to count
 };
 
-int64_t shard_elements(const struct shard *shard);
+/* A whole tensor, without padding. */
+struct slice slice_whole(int ndim, const int64_t *dim);
+/* Sets *out to the common elements, without padding; false if there are none. */
+bool slice_intersect(const struct slice *a, const struct slice *b, struct slice *out);
+/* The same elements, whatever their padding. */
+bool slice_equal(const struct slice *a, const struct slice *b);
 
 /* Formats "129,0 257,192": begin and global shape. The counts are the shape of the tensor in the file. */
 enum { SHARD_TEXT_CHARS = 128 };
 const char *shard_text(const struct shard *shard, char out[SHARD_TEXT_CHARS]);
-/* Parses it; returns false if `text` is malformed. Leaves ndim and count unchanged. */
+/* Parses it; returns false if `text` is malformed. Sets only dim and slice.begin. */
 bool shard_parse(const char *text, int ndim, struct shard *out);
 
 /* Formats and parses 16 hexadecimal digits. */
@@ -60,13 +64,6 @@ void shard_remove_padding(const struct slice *slice, void *local, size_t element
  * f32[padded[0], padded[1]], if they are in `want`. Returns the number of copied elements. */
 int64_t shard_copy(const struct shard *shard, int64_t first, int64_t count, const float *values,
                    const struct slice *want, float *local);
-/* True if shard and slice overlap. */
-bool shard_overlaps(const struct shard *shard, const struct slice *want);
-/* The number of elements of `want` in the shard. */
-int64_t shard_overlap(const struct shard *shard, const struct slice *want);
-/* Sets *out to the part of the shard in `want`, as a shard of a tensor that is
- * exactly `want`. They overlap. */
-void shard_clip(const struct shard *shard, const struct slice *want, struct shard *out);
 /* True if the shard is not empty and lies inside its tensor, whose size in bytes fits into 63 bits with any
  * dtype. */
 bool shard_is_sound(const struct shard *shard);

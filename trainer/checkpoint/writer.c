@@ -13,9 +13,8 @@ enum { BAND_ELEMENTS = 1 << 20 };
 void rank_writer_free(struct rank_writer *writer)
 {
     tensor_list_free(&writer->tensors);
-    save_plan_free(&writer->share);
+    save_plan_free(&writer->plan);
     free(writer->shards);
-    free(writer->slices);
     free(writer->sources);
     free(writer->in_host);
     free(writer->has);
@@ -30,12 +29,8 @@ static void add_shard(struct rank_writer *writer, int index, const struct slice 
 {
     struct shard *shard = &writer->shards[writer->count];
     CHECK(tensor_list_at(&writer->tensors, index, shard));
-    for (int d = 0; d < SHARD_MAX_DIMS && slice != NULL; d++) {
-        shard->begin[d] = slice->begin[d];
-        shard->count[d] = slice->count[d];
-    }
     if (slice != NULL)
-        writer->slices[writer->count] = *slice;
+        shard->slice = *slice;
     writer->sources[writer->count] = source;
     writer->in_host[writer->count] = in_host;
     writer->has[index] = 1;
@@ -46,7 +41,7 @@ static void add_shard(struct rank_writer *writer, int index, const struct slice 
 static void add_part(struct rank_writer *writer, const struct save_part *part)
 {
     const struct owned_param *owned = weights_owned(&writer->rank_state->weights, part->param);
-    CHECK(owned != NULL); // the share of a rank is among the parameters that it owns
+    CHECK(owned != NULL); // the plan of a rank is among the parameters that it owns
     int64_t skipped = (part->slice.begin[0] - owned_slice(owned).begin[0]) * part->slice.padded[1];
     for (enum state state = 0; state < writer->tensors.states; state++) {
         struct tensor source = state_tensor(owned, state);
@@ -74,15 +69,14 @@ static int64_t rows_at_once(const struct slice *slice)
 static void allocate(struct rank_writer *writer)
 {
     int64_t largest = BAND_ELEMENTS;
-    size_t most = (size_t)writer->share.count * STATE_COUNT + (size_t)writer->tensors.replicated_count + 1;
+    size_t most = (size_t)writer->plan.count * STATE_COUNT + (size_t)writer->tensors.replicated_count + 1;
     writer->shards = memory_zeroed(most, sizeof *writer->shards, "the shards of a checkpoint");
-    writer->slices = memory_zeroed(most, sizeof *writer->slices, "the slices of a checkpoint");
     writer->sources = memory_zeroed(most, sizeof *writer->sources, "the shards of a checkpoint");
     writer->in_host = memory_zeroed(most, sizeof *writer->in_host, "the shards of a checkpoint");
     writer->has = memory_zeroed((size_t)tensor_list_count(&writer->tensors) + 1, 1, "a checkpoint's tensors");
-    for (int i = 0; i < writer->share.count; i++)
-        if (largest < writer->share.parts[i].slice.padded[1])
-            largest = writer->share.parts[i].slice.padded[1];
+    for (int i = 0; i < writer->plan.count; i++)
+        if (largest < writer->plan.parts[i].slice.padded[1])
+            largest = writer->plan.parts[i].slice.padded[1];
     writer->host = memory_resized(NULL, (size_t)largest, sizeof *writer->host, "a band of a checkpoint");
 }
 
@@ -95,17 +89,17 @@ void rank_writer_create(struct rank_state *w, struct rank_writer *writer)
             device_traits(recipe->cluster.device)->synchronous && !recipe->memory.offload_optimizer,
     };
     tensor_list_create(w, &writer->tensors);
-    save_plan_of_rank(w->run, &w->params, &w->weights, w->world->rank, &writer->share);
+    save_plan_of_rank(w->run, &w->params, &w->weights, w->world->rank, &writer->plan);
     allocate(writer);
-    for (int i = 0; i < writer->share.count; i++)
-        add_part(writer, &writer->share.parts[i]);
+    for (int i = 0; i < writer->plan.count; i++)
+        add_part(writer, &writer->plan.parts[i]);
     add_replicated(writer);
     writer->staged_from = writer->count;
 }
 
 static size_t shard_bytes(const struct shard *shard)
 {
-    return (size_t)shard_elements(shard) * safetensors_dtype_bytes(shard->dtype);
+    return (size_t)slice_count(&shard->slice) * safetensors_dtype_bytes(shard->dtype);
 }
 
 size_t rank_writer_bytes(const struct rank_writer *writer)
@@ -119,7 +113,8 @@ size_t rank_writer_bytes(const struct rank_writer *writer)
 /* Bytes of a row in the file. */
 static size_t row_bytes(const struct rank_writer *writer, int index)
 {
-    return (size_t)writer->slices[index].count[1] * safetensors_dtype_bytes(writer->shards[index].dtype);
+    return (size_t)writer->shards[index].slice.count[1] *
+           safetensors_dtype_bytes(writer->shards[index].dtype);
 }
 
 /* ---- staging ---- */
@@ -143,7 +138,7 @@ void rank_writer_stage(struct rank_writer *writer, void *memory, size_t bytes, s
     if (rows == 0)
         return;
     writer->staged_from = split;
-    writer->staged_row = writer->slices[split].count[0] - rows;
+    writer->staged_row = writer->shards[split].slice.count[0] - rows;
     writer->staged_bytes += (size_t)rows * row_bytes(writer, split);
 }
 
@@ -170,7 +165,7 @@ static enum status copy_dense(struct rank_writer *writer, void *to, const void *
 /* Copies rows with padding, a band at a time, through the host buffer. */
 static enum status copy_padded(struct rank_writer *writer, int index, int64_t first, char *to)
 {
-    const struct slice *slice = &writer->slices[index];
+    const struct slice *slice = &writer->shards[index].slice;
     const size_t each = safetensors_dtype_bytes(writer->shards[index].dtype);
     const size_t columns = row_bytes(writer, index), stride = (size_t)slice->padded[1] * each;
     const int64_t end = slice->count[0], rows = rows_at_once(slice);
@@ -188,7 +183,7 @@ static enum status copy_padded(struct rank_writer *writer, int index, int64_t fi
 /* Copies a shard from row `first` on without padding. */
 static enum status copy_rows(struct rank_writer *writer, int index, int64_t first, char *to)
 {
-    const struct slice *slice = &writer->slices[index];
+    const struct slice *slice = &writer->shards[index].slice;
     const size_t columns = row_bytes(writer, index);
     const size_t stride = (size_t)slice->padded[1] * safetensors_dtype_bytes(writer->shards[index].dtype);
     if (!writer->is_host_memory)
@@ -232,7 +227,7 @@ static enum status write_band(struct rank_writer *writer, const struct slice *ba
 /* Writes the rows of one shard before `end`. */
 static enum status write_rows(struct rank_writer *writer, int index, int64_t end)
 {
-    const struct slice *slice = &writer->slices[index];
+    const struct slice *slice = &writer->shards[index].slice;
     const char *source = writer->sources[index];
     const size_t each = safetensors_dtype_bytes(writer->shards[index].dtype);
     for (int64_t row = 0, rows = rows_at_once(slice); row < end; row += rows) {
@@ -251,7 +246,7 @@ static enum status write_unstaged(struct rank_writer *writer)
         if (writer->in_host[i] != NULL)
             TRY(checkpoint_writer_append(writer->file, writer->in_host[i], shard_bytes(&writer->shards[i])));
         else
-            TRY(write_rows(writer, i, writer->slices[i].count[0]));
+            TRY(write_rows(writer, i, writer->shards[i].slice.count[0]));
     }
     return writer->staged_row > 0 ? write_rows(writer, writer->staged_from, writer->staged_row) : OK;
 }

@@ -10,9 +10,8 @@
 struct rank_writer {
     struct rank_state *rank_state;
     struct tensor_list tensors;
-    struct save_plan share;
+    struct save_plan plan;
     struct shard *shards;
-    struct slice *slices;
     const char **sources; // device address of the first element of each shard, used for arithmetic only
     const void **in_host; // or its host memory; else NULL
     uint8_t *has;         // [tensors] whether a shard of the tensor is written

@@ -52,8 +52,8 @@ static inline const char *list(const char *save, struct text *out)
 /* ---- a hand-made checkpoint ---- */
 
 static const struct shard hand_made[] = {
-    {.name = "norm.weight", .ndim = 1, .dim = {4, 1}, .count = {4, 1}},
-    {.name = "head.weight", .dtype = SAFETENSORS_F32, .ndim = 2, .dim = {2, 4}, .count = {2, 4}}};
+    {.name = "norm.weight", .dim = {4, 1}, .slice = {.ndim = 1, .count = {4, 1}}},
+    {.name = "head.weight", .dtype = SAFETENSORS_F32, .dim = {2, 4}, .slice = {.ndim = 2, .count = {2, 4}}}};
 
 /* Returns the size and the checksum of the header. */
 static inline struct manifest_file write_tensors(const char *path, const struct save_identity *identity)

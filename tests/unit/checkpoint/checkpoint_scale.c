@@ -94,18 +94,18 @@ static int64_t header_of(const struct save_identity *identity, const struct shar
         identity->run, identity->save, (long long)identity->step);
     for (int i = 0; i < count; i++) {
         text_add(out, ",\"%s\":\"", shards[i].name);
-        add_numbers(out, shards[i].begin, shards[i].ndim);
+        add_numbers(out, shards[i].slice.begin, shards[i].slice.ndim);
         text_add(out, " ");
-        add_numbers(out, shards[i].dim, shards[i].ndim);
+        add_numbers(out, shards[i].dim, shards[i].slice.ndim);
         text_add(out, "\"");
-        data += shard_elements(&shards[i]) * 4;
+        data += slice_count(&shards[i].slice) * 4;
     }
     text_add(out, ",\"cuboid.xxh3\":\"%0*d\"}", (int)((data + (1 << 20) - 1) >> 20) * 16, 0);
     data = 0;
     for (int i = 0; i < count; i++) {
-        int64_t bytes = shard_elements(&shards[i]) * 4;
+        int64_t bytes = slice_count(&shards[i].slice) * 4;
         text_add(out, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[", shards[i].name);
-        add_numbers(out, shards[i].count, shards[i].ndim);
+        add_numbers(out, shards[i].slice.count, shards[i].slice.ndim);
         text_add(out, "],\"data_offsets\":[%lld,%lld]}", (long long)data, (long long)(data + bytes));
         data += bytes;
     }
@@ -133,8 +133,7 @@ static enum status make_rank(const struct plan *plan, int rank, const struct sav
             int index = tensor_list_index(&plan->tensors, share.parts[i].param, state);
             struct shard *shard = &shards[count++];
             CHECK(tensor_list_at(&plan->tensors, index, shard));
-            memcpy(shard->begin, share.parts[i].slice.begin, sizeof shard->begin);
-            memcpy(shard->count, share.parts[i].slice.count, sizeof shard->count);
+            shard->slice = share.parts[i].slice;
             has[index] = 1;
             cover_add(&note.cover, shard);
         }

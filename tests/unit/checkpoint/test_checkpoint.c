@@ -452,9 +452,8 @@ static uint64_t write_pieces(const unsigned char *data, const struct pieces *pie
         .run = "0123456789abcdef0123456789abcdef", .save = "0123456789abcdef", .step = 1};
     static const struct shard shard = {.name = "a",
                                        .dtype = SAFETENSORS_F32,
-                                       .ndim = 1,
                                        .dim = {DATA_BYTES / 4, 1},
-                                       .count = {DATA_BYTES / 4, 1}};
+                                       .slice = {.ndim = 1, .count = {DATA_BYTES / 4, 1}}};
     struct checkpoint_writer *writer = NULL;
     struct checkpoint_file *file = NULL;
     unsigned char *memory = aligned_alloc(4096, 4096 + (DATA_BYTES + 4095) / 4096 * 4096);

@@ -331,8 +331,9 @@ Test(checkpoint_manifest, files_carry_their_identity)
 
 static struct shard rectangle(int64_t row, int64_t column, int64_t rows, int64_t columns, int64_t size)
 {
-    return (struct shard){
-        .name = "a", .ndim = 2, .dim = {size, size}, .begin = {row, column}, .count = {rows, columns}};
+    return (struct shard){.name = "a",
+                          .dim = {size, size},
+                          .slice = {.ndim = 2, .begin = {row, column}, .count = {rows, columns}}};
 }
 
 /* Cuts a rectangle in two, and the parts again, until the list is full. */
@@ -342,15 +343,15 @@ static void cut(struct shard *list, int *count, int most, uint32_t *random)
         *random = *random * 1664525U + 1013904223U;
         struct shard *one = &list[*random % (uint32_t)*count], *other = &list[*count];
         int d = *random >> 20 & 1;
-        if (one->count[d] < 2)
+        if (one->slice.count[d] < 2)
             d = 1 - d;
-        if (one->count[d] < 2)
+        if (one->slice.count[d] < 2)
             return;
-        int64_t at = 1 + (int64_t)(*random >> 24) % (one->count[d] - 1);
+        int64_t at = 1 + (int64_t)(*random >> 24) % (one->slice.count[d] - 1);
         *other = *one;
-        other->begin[d] += at;
-        other->count[d] -= at;
-        one->count[d] = at;
+        other->slice.begin[d] += at;
+        other->slice.count[d] -= at;
+        one->slice.count[d] = at;
         (*count)++;
     }
 }
@@ -359,8 +360,10 @@ static bool tiles(const struct shard *list, int count, int64_t size)
 {
     int over[12][12] = {{0}};
     for (int i = 0; i < count; i++)
-        for (int64_t row = list[i].begin[0]; row < list[i].begin[0] + list[i].count[0]; row++)
-            for (int64_t column = list[i].begin[1]; column < list[i].begin[1] + list[i].count[1]; column++)
+        for (int64_t row = list[i].slice.begin[0]; row < list[i].slice.begin[0] + list[i].slice.count[0];
+             row++)
+            for (int64_t column = list[i].slice.begin[1];
+                 column < list[i].slice.begin[1] + list[i].slice.count[1]; column++)
                 over[row][column]++;
     bool good = true;
     for (int64_t i = 0; i < size * size; i++)
@@ -393,9 +396,10 @@ Test(checkpoint_manifest, shards_must_cover_a_tensor_exactly_once)
             random = random * 1664525U + 1013904223U;
             struct shard *one = &list[random % (uint32_t)count];
             int d = random >> 16 & 1;
-            int64_t *what = random >> 17 & 1 ? one->begin : one->count;
+            int64_t *what = random >> 17 & 1 ? one->slice.begin : one->slice.count;
             what[d] += random >> 18 & 1 ? 1 : -1;
-            if (one->begin[d] < 0 || one->count[d] < 1 || one->begin[d] + one->count[d] > size)
+            if (one->slice.begin[d] < 0 || one->slice.count[d] < 1 ||
+                one->slice.begin[d] + one->slice.count[d] > size)
                 what[d] += random >> 18 & 1 ? -1 : 1;
         }
         bool good = tiles(list, count, size);
@@ -417,7 +421,7 @@ Test(checkpoint_manifest, many_shards_are_checked_quickly)
     for (int i = 0; i < MANY; i++)
         list[i] = rectangle(0, i, MANY, 1, MANY);
     cr_expect_eq(shards_tile(list, MANY, "here"), OK, "%s", fail_text());
-    list[MANY / 2].begin[1]--;
+    list[MANY / 2].slice.begin[1]--;
     cr_expect_eq(shards_tile(list, MANY, "here"), BAD_CHECKPOINT);
     cr_expect_str_eq(fail_text(), "here: two shards of a overlap");
     cr_expect((double)(clock() - begin) < (double)LIMIT_S * CLOCKS_PER_SEC);

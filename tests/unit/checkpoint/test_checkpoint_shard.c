@@ -145,10 +145,8 @@ static struct shard *shards_of(const struct shard_set *set, const char *name, in
 static struct shard *shard_add(struct shard_set *set, const struct param *row, const struct slice *slice)
 {
     struct shard *shard = &set->shards[set->count];
-    *shard = (struct shard){.file = set->count, .ndim = row->ndim};
+    *shard = (struct shard){.file = set->count, .slice = *slice};
     memcpy(shard->dim, row->dim, sizeof shard->dim);
-    memcpy(shard->begin, slice->begin, sizeof shard->begin);
-    memcpy(shard->count, slice->count, sizeof shard->count);
     return shard;
 }
 
@@ -167,10 +165,10 @@ static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
                 cr_assert(holds(&plan->run, mesh_coord(&plan->run.mesh, row->mesh, rank).pp, row->layer));
                 struct shard *shard = shard_add(out, row, &share.parts[p].slice);
                 state_name(state, row->name, shard->name);
-                float *values = calloc((size_t)shard_elements(shard), sizeof *values);
-                for (int64_t i = 0; i < shard_elements(shard); i++)
-                    values[i] = element(r, state, shard->begin[0] + i / shard->count[1],
-                                        shard->begin[1] + i % shard->count[1]);
+                float *values = calloc((size_t)slice_count(&shard->slice), sizeof *values);
+                for (int64_t i = 0; i < slice_count(&shard->slice); i++)
+                    values[i] = element(r, state, shard->slice.begin[0] + i / shard->slice.count[1],
+                                        shard->slice.begin[1] + i % shard->slice.count[1]);
                 out->values[out->count++] = values;
             }
         save_plan_free(&share);
@@ -199,13 +197,15 @@ static void check_slice(const struct shard_set *set, const struct plan *plan, in
     state_name(state, plan->params.list[original].name, name);
     const struct shard *shards = shards_of(set, name, &count);
     cr_assert(shards != NULL && count >= 1, "%s", name);
+    struct slice common;
     int64_t given = 0, chunk = 1 + (r + rank) % 11;
     for (int p = 0; p < count; p++) {
-        int64_t here = 0, elements = shard_elements(&shards[p]);
+        int64_t here = 0, elements = slice_count(&shards[p].slice);
         for (int64_t at = 0; at < elements; at += chunk)
             here += shard_copy(&shards[p], at, elements - at < chunk ? elements - at : chunk,
                                set->values[shards[p].file] + at, &want, local);
-        cr_assert_eq(here > 0, shard_overlaps(&shards[p], &want));
+        cr_assert_eq(here > 0, slice_intersect(&shards[p].slice, &want, &common));
+        cr_assert_eq(here, here > 0 ? slice_count(&common) : 0);
         given += here;
     }
     cr_assert_eq(given, slice_count(&want));
@@ -297,7 +297,7 @@ Test(checkpoint_shard, covers_detect_missing_and_overlapping_shards)
             struct cover sum = {0};
             struct shard *one = &set.shards[set.count / 2];
             const struct shard kept = *one;
-            one->begin[0] += fault == 0;
+            one->slice.begin[0] += fault == 0;
             one->dim[0] += fault == 1;
             one->dtype = fault == 2 ? SAFETENSORS_BF16 : one->dtype;
             for (int i = fault == 3; i < set.count; i++)
@@ -396,24 +396,24 @@ Test(checkpoint_shard, detects_missing_and_overlapping_shards)
         switch (fault) {
         case 0: // not written by any rank
             snprintf(cut[1].name, sizeof cut[1].name, "%s", "z");
-            cut[1].begin[1] = cut[1].dim[1] = 0;
-            cut[1].dim[1] = cut[1].count[1];
+            cut[1].slice.begin[1] = cut[1].dim[1] = 0;
+            cut[1].dim[1] = cut[1].slice.count[1];
             break;
         case 1: // written by two ranks
-            cut[1].begin[1] = 0;
+            cut[1].slice.begin[1] = 0;
             break;
         case 2: // one element too far
-            cut[1].begin[1]--;
+            cut[1].slice.begin[1]--;
             break;
         case 3:
-            cut[1].begin[1]++;
+            cut[1].slice.begin[1]++;
             break;
         case 4: // another shape
             cut[1].dim[0]++;
             break;
         case 5: // integer overflow
-            cut[1].begin[1] = INT64_MAX;
-            cut[1].count[1] = INT64_MAX;
+            cut[1].slice.begin[1] = INT64_MAX;
+            cut[1].slice.count[1] = INT64_MAX;
             break;
         }
         cr_expect_eq(check_tiling(&set), BAD_CHECKPOINT, "fault %d", fault);
@@ -425,12 +425,13 @@ Test(checkpoint_shard, detects_missing_and_overlapping_shards)
 
 Test(checkpoint_shard, text_round_trips_and_other_text_is_rejected)
 {
-    struct shard shard = {.ndim = 2, .dim = {257, INT64_MAX}, .begin = {129, 0}}, back = {0};
+    struct shard shard = {.dim = {257, INT64_MAX}, .slice = {.ndim = 2, .begin = {129, 0}}}, back = {0};
     char text[SHARD_TEXT_CHARS];
     cr_assert_str_eq(shard_text(&shard, text), "129,0 257,9223372036854775807");
     cr_assert(shard_parse(text, 2, &back));
-    cr_assert(back.begin[0] == 129 && back.begin[1] == 0 && back.dim[0] == 257 && back.dim[1] == INT64_MAX);
-    shard.ndim = 1;
+    cr_assert(back.slice.begin[0] == 129 && back.slice.begin[1] == 0 && back.dim[0] == 257 &&
+              back.dim[1] == INT64_MAX);
+    shard.slice.ndim = 1;
     cr_assert_str_eq(shard_text(&shard, text), "129 257");
     cr_assert(shard_parse(text, 1, &back));
     cr_assert_not(shard_parse(text, 2, &back));

@@ -93,7 +93,7 @@ static enum status compare_tensor(struct comparison *c, const char *name, struct
     *out = (struct difference){.name = name};
     if (!has_a || !has_b)
         out->why = has_a ? "only in A" : "only in B";
-    else if (a.ndim != b.ndim || memcmp(a.dim, b.dim, sizeof a.dim) != 0)
+    else if (a.slice.ndim != b.slice.ndim || memcmp(a.dim, b.dim, sizeof a.dim) != 0)
         out->why = "other shape";
     else if (a.dtype != b.dtype)
         out->why = "other dtype";
@@ -102,7 +102,7 @@ static enum status compare_tensor(struct comparison *c, const char *name, struct
     const int64_t rows = checkpoint_band_rows(&a);
     TRY(grow(c, (size_t)((rows < a.dim[0] ? rows : a.dim[0]) * a.dim[1]) * safetensors_dtype_bytes(a.dtype)));
     for (int64_t row = 0; row < a.dim[0]; row += rows) {
-        struct slice band = {.ndim = a.ndim, .begin = {row, 0}, .count = {rows, a.dim[1]}};
+        struct slice band = {.ndim = a.slice.ndim, .begin = {row, 0}, .count = {rows, a.dim[1]}};
         if (a.dim[0] - row < rows)
             band.count[0] = a.dim[0] - row;
         for (int i = 0; i < 2; i++)

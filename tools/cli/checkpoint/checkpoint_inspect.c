@@ -60,9 +60,7 @@ static enum status verify(struct checkpoint_reader *s, int64_t *bytes)
         const struct shard *shards;
         int count;
         CHECK(checkpoint_reader_tensor(s, s->manifest.tensors[i].name, &whole));
-        struct slice all = {.ndim = whole.ndim};
-        memcpy(all.count, whole.dim, sizeof all.count);
-        TRY(checkpoint_reader_find(s, whole.name, &all, &shards, &count));
+        TRY(checkpoint_reader_find(s, whole.name, &whole.slice, &shards, &count));
     }
     return OK;
 }

@@ -148,10 +148,8 @@ static void add_shard(struct reshard *r, struct rank_file *file, int index, cons
 {
     struct shard *shard = &file->shards[file->count++];
     CHECK(tensor_list_at(&r->tensors, index, shard));
-    for (int d = 0; d < SHARD_MAX_DIMS && slice != NULL; d++) {
-        shard->begin[d] = slice->begin[d];
-        shard->count[d] = slice->count[d];
-    }
+    if (slice != NULL)
+        shard->slice = *slice;
     file->has[index] = 1;
     cover_add(&file->note.cover, shard);
 }
@@ -203,15 +201,14 @@ static enum status list_shards(struct reshard *r, int rank, struct rank_file *fi
 static enum status write_shard(struct reshard *r, const struct shard *shard, struct checkpoint_writer *writer)
 {
     const size_t each = safetensors_dtype_bytes(shard->dtype);
-    const int64_t rows = CHECKPOINT_BAND_BYTES / (shard->count[1] * (int64_t)each);
-    for (int64_t row = 0, count; row < shard->count[0]; row += count) {
-        struct slice band = {.ndim = shard->ndim};
+    const struct slice *all = &shard->slice;
+    const int64_t rows = CHECKPOINT_BAND_BYTES / (all->count[1] * (int64_t)each);
+    for (int64_t row = 0, count; row < all->count[0]; row += count) {
+        struct slice band = *all;
         TRY(stop_signals_check());
-        count = rows < 1 ? 1 : shard->count[0] - row < rows ? shard->count[0] - row : rows;
-        band.begin[0] = shard->begin[0] + row;
-        band.begin[1] = shard->begin[1];
+        count = rows < 1 ? 1 : all->count[0] - row < rows ? all->count[0] - row : rows;
+        band.begin[0] += row;
         band.count[0] = count;
-        band.count[1] = shard->count[1];
         TRY(checkpoint_reader_read_whole(&r->source, shard->name, &band, r->band));
         TRY(checkpoint_writer_append(writer, r->band, (size_t)slice_count(&band) * each));
     }

@@ -53,9 +53,8 @@ bool tensor_list_at(const struct tensor_list *list, int index, struct shard *out
     enum state state = (enum state)(index % STATE_COUNT);
     if (row->tie >= 0 || state >= list->states)
         return false;
-    *out = (struct shard){.dtype = shard_dtype(state, list->main), .ndim = row->ndim};
-    for (int d = 0; d < SHARD_MAX_DIMS; d++)
-        out->dim[d] = out->count[d] = row->dim[d];
+    *out = (struct shard){.dtype = shard_dtype(state, list->main), .slice = slice_whole(row->ndim, row->dim)};
+    memcpy(out->dim, row->dim, sizeof out->dim);
     state_name(state, row->name, out->name);
     return true;
 }

@@ -30,19 +30,6 @@ static struct piece *piece_of(const struct fetcher *f, int param, enum state sta
     return NULL;
 }
 
-/* The part of a shard in a rectangle, as a rectangle of the global tensor without padding. */
-static struct slice part_of(const struct shard *shard, const struct slice *want)
-{
-    struct shard clipped;
-    struct slice part = {.ndim = want->ndim};
-    shard_clip(shard, want, &clipped);
-    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
-        part.begin[d] = want->begin[d] + clipped.begin[d];
-        part.count[d] = part.padded[d] = clipped.count[d];
-    }
-    return part;
-}
-
 /* Sends or receives `count` elements of `values`. */
 static enum status move(struct fetcher *f, float *values, int64_t count, int peer, bool send)
 {
@@ -80,7 +67,8 @@ static enum status transfer(struct fetcher *f, const struct shard *shard, int pa
     const int me = f->config.rank_state->world->rank, reader = f->config.source->nodes->reader[shard->file];
     if (reader_nodes_has(f->config.source->nodes, rank, shard->file) || (me != rank && me != reader))
         return OK;
-    const struct slice part = part_of(shard, want);
+    struct slice part;
+    CHECK(slice_intersect(&shard->slice, want, &part));
     AUTO_FREE float *values =
         memory_zeroed((size_t)slice_count(&part) + 1, sizeof *values, "a part of a checkpoint");
     if (me == reader)
@@ -99,22 +87,19 @@ static enum status transfer(struct fetcher *f, const struct shard *shard, int pa
     return OK;
 }
 
-/* The rectangle that `rank` reads; false: none. */
-static bool rectangle_of(const struct fetcher *f, int param, enum state state, const char *name, int rank,
-                         struct slice *out)
+/* The slice that `rank` reads; false: none. */
+static bool slice_of(const struct fetcher *f, int param, enum state state, const char *name, int rank,
+                     struct slice *out)
 {
     const struct fetch_config *c = &f->config;
     if (!c->same_layout)
-        return load_plan_rectangle(c->plan, param, state, rank, out);
+        return load_plan_slice(c->plan, param, state, rank, out);
     const int file = manifest_file_of(&c->source->manifest, rank);
     const struct shard *shard = file < 0 || reader_nodes_has(c->source->nodes, rank, file)
                                     ? NULL
                                     : checkpoint_reader_shard_in(c->source, file, name);
-    *out = (struct slice){.ndim = shard != NULL ? shard->ndim : 0};
-    for (int d = 0; d < SHARD_MAX_DIMS && shard != NULL; d++) {
-        out->begin[d] = shard->begin[d];
-        out->count[d] = out->padded[d] = shard->count[d];
-    }
+    if (shard != NULL)
+        *out = shard->slice;
     return shard != NULL;
 }
 
@@ -127,7 +112,7 @@ static enum status fetch_state(struct fetcher *f, int param, enum state state)
         struct slice want;
         const struct shard *shards;
         int count;
-        if (!rectangle_of(f, param, state, name, rank, &want))
+        if (!slice_of(f, param, state, name, rank, &want))
             continue;
         TRY(checkpoint_reader_find(f->config.source, name, &want, &shards, &count));
         for (int i = 0; i < count; i++)

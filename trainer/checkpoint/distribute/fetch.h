@@ -6,7 +6,7 @@
 #include "trainer/checkpoint/distribute/load_plan.h"
 #include "trainer/checkpoint/reader.h"
 
-/* A rectangle that this rank reads, of one state. */
+/* A slice that this rank reads, of one state. */
 struct piece {
     int param;
     enum state state;

@@ -69,15 +69,6 @@ bool load_plan_has(const struct load_plan *r, int param, int rank)
 
 /* ---- who reads ---- */
 
-/* The rectangle of a whole parameter. */
-static struct slice whole_of(const struct param *row)
-{
-    struct slice slice = {.ndim = row->ndim};
-    for (int d = 0; d < SHARD_MAX_DIMS; d++)
-        slice.count[d] = slice.padded[d] = row->dim[d];
-    return slice;
-}
-
 /* Equal shares of all states of all parameters of a stage for its ranks, in the order in which they are
  * stored. The index of a part is that of the parameter times STATE_COUNT plus the state. */
 static void band_share(const struct load_plan *r, int rank, struct save_plan *out)
@@ -90,8 +81,8 @@ static void band_share(const struct load_plan *r, int rank, struct save_plan *ou
     for (int i = 0; i < params->count; i++)
         for (int state = 0; state < (int)r->config.states; state++)
             if (params->list[i].tie < 0 && holds(r, i, pp))
-                out->parts[out->count++] =
-                    (struct save_part){i * STATE_COUNT + state, whole_of(&params->list[i])};
+                out->parts[out->count++] = (struct save_part){
+                    i * STATE_COUNT + state, slice_whole(params->list[i].ndim, params->list[i].dim)};
     for (int other = 0; other < r->world; other++) {
         if (!save_plan_same_stages(run, other, rank))
             continue;
@@ -119,7 +110,7 @@ static int by_param(const void *param, const void *part)
     return (*(const int *)param > other) - (*(const int *)param < other);
 }
 
-bool load_plan_rectangle(struct load_plan *r, int param, enum state state, int rank, struct slice *out)
+bool load_plan_slice(struct load_plan *r, int param, enum state state, int rank, struct slice *out)
 {
     if (!holds(r, param, mesh_coord(&r->config.run->mesh, param_at(r, param)->mesh, rank).pp))
         return false; // at most a second use
@@ -162,7 +153,7 @@ void load_plan_of(struct load_plan *r, int param, const struct load_rank **out, 
         struct load_rank *reader = &r->list[(*count)++];
         *reader = (struct load_rank){.rank = rank};
         for (enum state state = 0; state < r->config.states; state++)
-            reader->reads[state] = load_plan_rectangle(r, param, state, rank, &reader->rectangle[state]);
+            reader->reads[state] = load_plan_slice(r, param, state, rank, &reader->slices[state]);
         find_needs(r, param, reader);
     }
     *out = r->list;

@@ -20,7 +20,7 @@
 /* Part of the message to or from one rank, in this rank's staging memory. */
 struct parcel {
     int rank;
-    struct slice slice; // global rectangle; padded equals count
+    struct slice slice; // global slice; padded equals count
     int64_t at;         // element offset in the staging memory
 };
 
@@ -43,29 +43,9 @@ struct loader {
     struct text why;
 };
 
-/* ---- rectangles ---- */
+/* ---- slices ---- */
 
-static bool intersect(const struct slice *a, const struct slice *b, struct slice *out)
-{
-    *out = (struct slice){.ndim = a->ndim};
-    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
-        int64_t end_a = a->begin[d] + a->count[d], end_b = b->begin[d] + b->count[d];
-        int64_t end = end_a < end_b ? end_a : end_b;
-        out->begin[d] = a->begin[d] > b->begin[d] ? a->begin[d] : b->begin[d];
-        out->count[d] = out->padded[d] = end - out->begin[d];
-        if (out->count[d] <= 0)
-            return false;
-    }
-    return true;
-}
-
-static bool same_slice(const struct slice *a, const struct slice *b)
-{
-    return memcmp(a->begin, b->begin, sizeof a->begin) == 0 &&
-           memcmp(a->count, b->count, sizeof a->count) == 0;
-}
-
-/* Copies the elements of `part` between two rectangles that contain it, each with its own row stride. */
+/* Copies the elements of `part` between two slices that contain it, each with its own row stride. */
 static void copy_part(const struct slice *part, const struct slice *from, const float *source,
                       const struct slice *to, float *target)
 {
@@ -163,7 +143,7 @@ static void pack(struct loader *l, int rank, const struct slice *part, const str
     struct parcel *parcel = &l->send[l->send_count];
     *parcel = (struct parcel){.rank = rank, .slice = *part, .at = -1};
     for (int i = 0; i < l->send_count && parcel->at < 0; i++)
-        if (same_slice(&l->send[i].slice, part))
+        if (slice_equal(&l->send[i].slice, part))
             parcel->at = l->send[i].at;
     if (parcel->at < 0) {
         parcel->at = *used;
@@ -194,11 +174,11 @@ static void list_parcels(struct loader *l, const struct load_rank *ranks, int co
         const struct load_rank *other = &ranks[i];
         if (other == me)
             continue;
-        if (piece != NULL && other->needs[need] && intersect(&piece->slice, band, &here) &&
-            intersect(&here, &other->needed[need], &part))
+        if (piece != NULL && other->needs[need] && slice_intersect(&piece->slice, band, &here) &&
+            slice_intersect(&here, &other->needed[need], &part))
             pack(l, other->rank, &part, piece, &sent);
-        if (me->needs[need] && other->reads[state] && intersect(&other->rectangle[state], band, &here) &&
-            intersect(&here, &me->needed[need], &part))
+        if (me->needs[need] && other->reads[state] && slice_intersect(&other->slices[state], band, &here) &&
+            slice_intersect(&here, &me->needed[need], &part))
             expect_from(l, other->rank, &part, &received);
     }
 }
@@ -259,7 +239,7 @@ static float *target_of(const struct rank_state *w, int param, enum state state,
     const int need = state != STATE_VALUE;
     const struct held_param *held = held_of(w, param);
     if (!traits->synchronous || !traits->has_host_memory || recipe->memory.offload_optimizer ||
-        held == NULL || !me->needs[need] || !same_slice(slice, &me->needed[need]) ||
+        held == NULL || !me->needs[need] || !slice_equal(slice, &me->needed[need]) ||
         me->needed[need].padded[1] != slice->count[1])
         return NULL;
     const bool is_weight = state == STATE_VALUE && w->weights.zero_stage < 3;
@@ -280,7 +260,7 @@ static void clear_padding(const struct piece *piece, const struct slice *needed)
     memset(piece->target + read, 0, ((size_t)slice_padded(needed) - read) * sizeof *piece->target);
 }
 
-/* Stores the needed rectangle, with padding, on the device. */
+/* Stores the needed slice, with padding, on the device. */
 static enum status put(struct loader *l, int param, enum state state, const float *local)
 {
     struct rank_state *w = l->rank_state;
@@ -310,7 +290,7 @@ static enum status exchange_rows(struct loader *l, const struct param *param, co
         for (int i = 0; i < l->receive_count; i++)
             copy_part(&l->receive[i].slice, &l->receive[i].slice, l->host + l->receive[i].at, needed, local);
     }
-    if (local != NULL && piece != NULL && intersect(&piece->slice, needed, &part))
+    if (local != NULL && piece != NULL && slice_intersect(&piece->slice, needed, &part))
         copy_part(&part, &piece->slice, piece->values, needed, local);
     return OK;
 }
@@ -404,8 +384,8 @@ static void list_pieces(struct loader *l)
                     l->pieces[l->piece_count++] = (struct piece){
                         .param = param,
                         .state = state,
-                        .slice = ranks[i].rectangle[state],
-                        .target = target_of(w, param, state, &ranks[i].rectangle[state], &ranks[i]),
+                        .slice = ranks[i].slices[state],
+                        .target = target_of(w, param, state, &ranks[i].slices[state], &ranks[i]),
                     };
     }
 }

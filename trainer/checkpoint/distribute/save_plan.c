@@ -70,9 +70,9 @@ static int second_use_of(const struct params *params, int param)
     return -1;
 }
 
-/* Computes the rectangle that the replica group of `rank` writes; false if it is empty. */
-static bool rectangle_of(const struct run *run, const struct params *params, const struct weights *weights,
-                         int index, int rank, struct slice *out)
+/* Computes the slice that the replica group of `rank` writes; false if it is empty. */
+static bool slice_of(const struct run *run, const struct params *params, const struct weights *weights,
+                     int index, int rank, struct slice *out)
 {
     const struct param *row = &params->list[index];
     struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
@@ -93,7 +93,7 @@ static int64_t cut_before(int64_t total, int index, int count)
     return total / count * index + total % count * index / count;
 }
 
-/* The row that contains element `at` of the rectangle, or the next one past its end. */
+/* The row that contains element `at` of the slice, or the next one past its end. */
 static int64_t row_at(const struct slice *slice, int64_t at)
 {
     return at <= 0 ? 0 : at >= slice_count(slice) ? slice->count[0] : at / slice->count[1];
@@ -136,7 +136,7 @@ void save_plan_of_rank(const struct run *run, const struct params *params, const
     for (int i = 0; i < params->count; i++) {
         struct save_part *part = &out->parts[out->count];
         part->param = i;
-        out->count += rectangle_of(run, params, weights, i, rank, &part->slice);
+        out->count += slice_of(run, params, weights, i, rank, &part->slice);
     }
     for (int kind = 0; kind < MESH_COUNT; kind++)
         keep_share(params, (enum mesh_kind)kind, replicas_of(run, (enum mesh_kind)kind, rank), out);

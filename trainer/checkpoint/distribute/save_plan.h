@@ -18,7 +18,7 @@
 
 #include "trainer/checkpoint/shard.h"
 
-/* A rectangle of a parameter, the same in all of its states; never empty. padded[1] is the stride of its
+/* A slice of a parameter, the same in all of its states; never empty. padded[1] is the stride of its
  * rows in the memory of the rank, and padded[0] equals count[0]. */
 struct save_part {
     int param; // index of the parameter, or another ascending number
@@ -42,7 +42,7 @@ void save_plan_free(struct save_plan *share); // accepts {0}
 void save_plan_cut(struct save_plan *share, int index, int count);
 /* True if both ranks hold the same stages: the same pipeline rank, or its mirror image. */
 bool save_plan_same_stages(const struct run *run, int rank, int other);
-/* With ZeRO: reduces the rectangle of a parameter that `rank` holds to what it owns; false if it owns
+/* With ZeRO: reduces the slice of a parameter that `rank` holds to what it owns; false if it owns
  * nothing. `param` or `second_use` (-1: none) is held by this rank, too: both uses are cut identically. */
 bool save_plan_owned(const struct run *run, const struct weights *weights, int param, int second_use,
                      int rank, struct slice *slice);

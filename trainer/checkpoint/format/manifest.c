@@ -255,10 +255,11 @@ void manifest_add_tensor(struct manifest *m, const struct shard *whole)
 {
     grow((void **)&m->tensors, m->tensor_count, sizeof *m->tensors);
     struct manifest_tensor *tensor = &m->tensors[m->tensor_count++];
-    *tensor = (struct manifest_tensor){.dtype = whole->dtype, .ndim = whole->ndim, .range = m->range_count};
+    *tensor =
+        (struct manifest_tensor){.dtype = whole->dtype, .ndim = whole->slice.ndim, .range = m->range_count};
     memcpy(tensor->name, whole->name, sizeof tensor->name);
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
-        tensor->dim[d] = d < whole->ndim ? whole->dim[d] : 1;
+        tensor->dim[d] = d < whole->slice.ndim ? whole->dim[d] : 1;
 }
 
 void manifest_add_rank(struct manifest *m, int rank)

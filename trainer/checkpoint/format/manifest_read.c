@@ -155,16 +155,14 @@ static enum status take_dtype(const struct reader *r, const json_t *tensor, stru
 /* Reads name, shape and dtype of a tensor. */
 static enum status take_whole(const struct reader *r, const json_t *tensor, struct shard *shard)
 {
-    *shard = (struct shard){.dim = {1, 1}, .count = {1, 1}};
+    *shard = (struct shard){.dim = {1, 1}};
     TRY(take_name(r, tensor, "name", shard->name, sizeof shard->name));
     size_t ndim = json_array_size(json_object_get(tensor, "shape"));
     if (ndim < 1 || ndim > SHARD_MAX_DIMS)
         return lacks(r, "shape");
-    shard->ndim = (int)ndim;
-    TRY(take_numbers(r, tensor, "shape", shard->ndim, shard->dim));
-    if (!shard_is_sound(&(struct shard){.dim = {shard->dim[0], shard->dim[1]}, .count = {1, 1}}))
-        return lacks(r, "shape");
-    return take_dtype(r, tensor, shard);
+    TRY(take_numbers(r, tensor, "shape", (int)ndim, shard->dim));
+    shard->slice = slice_whole((int)ndim, shard->dim);
+    return shard_is_sound(shard) ? take_dtype(r, tensor, shard) : lacks(r, "shape");
 }
 
 static enum status take_entry(const struct reader *r, const json_t *entry, const char *checksum,
@@ -248,7 +246,7 @@ static enum status take_tensors(const struct reader *r, const json_t *root)
         struct shard shard;
         TRY(take_whole(r, entry, &shard));
         struct manifest_tensor *tensor = &m->tensors[m->tensor_count++];
-        *tensor = (struct manifest_tensor){.dtype = shard.dtype, .ndim = shard.ndim};
+        *tensor = (struct manifest_tensor){.dtype = shard.dtype, .ndim = shard.slice.ndim};
         memcpy(tensor->name, shard.name, sizeof tensor->name);
         memcpy(tensor->dim, shard.dim, sizeof tensor->dim);
         TRY(take_ranks(r, json_object_get(entry, "ranks"), tensor));

@@ -52,10 +52,10 @@ static enum status create_file(struct checkpoint_writer *w, const char *path)
     for (int i = 0; i < w->count; i++) {
         const struct shard *shard = &w->shards[i];
         char text[SHARD_TEXT_CHARS];
-        list[i] =
-            (struct safetensors_tensor){.name = shard->name, .dtype = shard->dtype, .ndim = shard->ndim};
-        memcpy(list[i].dim, shard->count, sizeof shard->count);
-        data += shard_elements(shard) * (int64_t)safetensors_dtype_bytes(shard->dtype);
+        list[i] = (struct safetensors_tensor){
+            .name = shard->name, .dtype = shard->dtype, .ndim = shard->slice.ndim};
+        memcpy(list[i].dim, shard->slice.count, sizeof shard->slice.count);
+        data += slice_count(&shard->slice) * (int64_t)safetensors_dtype_bytes(shard->dtype);
         metadata += strlen(shard->name) + strlen(shard_text(shard, text)) + 6;
     }
     metadata += (size_t)blocks_of(data) * SUM_CHARS + 6;
@@ -256,14 +256,15 @@ enum status checkpoint_file_shard(const struct checkpoint_file *f, const struct 
                                   struct shard *out)
 {
     const char *text = safetensors_metadata(f->tensors, tensor->name);
-    *out = (struct shard){.ndim = tensor->ndim, .dtype = tensor->dtype, .dim = {1, 1}, .count = {1, 1}};
+    *out = (struct shard){.dtype = tensor->dtype, .dim = {1, 1}};
     bool fits =
         tensor->ndim >= 1 && tensor->ndim <= SHARD_MAX_DIMS && strlen(tensor->name) < SHARD_NAME_CHARS;
     if (!fits || text == NULL || !shard_parse(text, tensor->ndim, out))
         return fail(BAD_CHECKPOINT, "%s: tensor %s has no valid shard metadata", f->path.chars, tensor->name);
     snprintf(out->name, sizeof out->name, "%s", tensor->name);
-    for (int d = 0; d < tensor->ndim; d++)
-        out->count[d] = tensor->dim[d];
+    for (int d = 0; d < SHARD_MAX_DIMS; d++)
+        out->slice.count[d] = out->slice.padded[d] = d < tensor->ndim ? tensor->dim[d] : 1;
+    out->slice.ndim = tensor->ndim;
     return OK;
 }
 

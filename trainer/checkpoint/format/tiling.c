@@ -20,7 +20,8 @@ static int by_position(const void *a, const void *b)
 
 static bool same_shape(const struct shard *a, const struct shard *b)
 {
-    return a->ndim == b->ndim && a->dtype == b->dtype && a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1];
+    return a->slice.ndim == b->slice.ndim && a->dtype == b->dtype && a->dim[0] == b->dim[0] &&
+           a->dim[1] == b->dim[1];
 }
 
 /* Checks for odd counts at the corners of the whole and even counts elsewhere. The four corners of the whole
@@ -52,7 +53,7 @@ enum status shards_tile(const struct shard *shards, int count, const char *path)
             return fail(BAD_CHECKPOINT, "%s: a shard of %s exceeds its shape", path, shards[i].name);
     whole = shards[0].dim[0] * shards[0].dim[1];
     for (int i = 0; i < count; i++)
-        if (__builtin_add_overflow(covered, shard_elements(&shards[i]), &covered) || covered > whole)
+        if (__builtin_add_overflow(covered, slice_count(&shards[i].slice), &covered) || covered > whole)
             return fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, shards[0].name);
     if (covered != whole)
         return fail(BAD_CHECKPOINT, "%s: the shards of %s contain %lld of its %lld elements", path,
@@ -61,7 +62,7 @@ enum status shards_tile(const struct shard *shards, int count, const char *path)
         memory_zeroed((size_t)count + 1, 4 * sizeof *corners, "the corners of shards");
     add_corners(corners, origin, shards[0].dim);
     for (int i = 0; i < count; i++)
-        add_corners(corners + 4 * ((int64_t)i + 1), shards[i].begin, shards[i].count);
+        add_corners(corners + 4 * ((int64_t)i + 1), shards[i].slice.begin, shards[i].slice.count);
     return corners_agree(corners, 4 * ((int64_t)count + 1))
                ? OK
                : fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, shards[0].name);
@@ -79,7 +80,7 @@ static uint64_t corner_hash(const struct shard *shard, int64_t row, int64_t colu
     memset(&key, 0, sizeof key);
     memcpy(key.name, shard->name, strlen(shard->name));
     key.dtype = (int64_t)shard->dtype;
-    key.ndim = shard->ndim;
+    key.ndim = shard->slice.ndim;
     memcpy(key.dim, shard->dim, sizeof key.dim);
     key.row = row;
     key.column = column;
@@ -98,7 +99,7 @@ static void add_rectangle(struct cover *cover, const struct shard *shard, const 
 
 void cover_add(struct cover *cover, const struct shard *shard)
 {
-    add_rectangle(cover, shard, shard->begin, shard->count);
+    add_rectangle(cover, shard, shard->slice.begin, shard->slice.count);
 }
 
 void cover_add_whole(struct cover *cover, const struct shard *shard)

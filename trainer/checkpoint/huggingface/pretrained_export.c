@@ -82,7 +82,8 @@ static enum status check_tensors(const struct export *e)
             continue;
         if (!checkpoint_reader_tensor(&e->source, param->name, &whole))
             return fail(BAD_CHECKPOINT, "%s: holds no %s", e->source.folder, param->name);
-        if (whole.ndim != param->ndim || whole.dim[0] != param->dim[0] || whole.dim[1] != param->dim[1] ||
+        if (whole.slice.ndim != param->ndim || whole.dim[0] != param->dim[0] ||
+            whole.dim[1] != param->dim[1] ||
             (whole.dtype != SAFETENSORS_F32 && whole.dtype != SAFETENSORS_BF16))
             return fail(BAD_CHECKPOINT, "%s: %s has another shape or type than the recipe needs",
                         e->source.folder, param->name);
@@ -204,7 +205,8 @@ static enum status read_part(struct export *e, const struct pretrained_tensor *t
     const int64_t limit = BAND_BYTES / (whole.dim[1] * (int64_t)sizeof(float)), rows = limit > 0 ? limit : 1;
     for (int64_t row = 0, count; row < whole.dim[0]; row += count) {
         count = whole.dim[0] - row < rows ? whole.dim[0] - row : rows;
-        const struct slice band = {.ndim = whole.ndim, .begin = {row, 0}, .count = {count, whole.dim[1]}};
+        const struct slice band = {
+            .ndim = whole.slice.ndim, .begin = {row, 0}, .count = {count, whole.dim[1]}};
         char *converted;
         TRY(stop_signals_check());
         TRY(checkpoint_reader_read_whole(&e->source, param->name, &band, e->band));

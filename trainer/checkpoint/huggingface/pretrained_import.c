@@ -270,10 +270,9 @@ static void list_shards(struct import *m)
         for (int part = 0; part < m->tensors.list[i].part_count; part++) {
             const struct param *param = &m->params.list[m->tensors.list[i].part[part]];
             struct shard *shard = &m->shards[m->shard_count++];
-            *shard = (struct shard){.dtype = m->dtype, .ndim = param->ndim};
+            *shard = (struct shard){.dtype = m->dtype, .slice = slice_whole(param->ndim, param->dim)};
             state_name(STATE_VALUE, param->name, shard->name);
-            for (int d = 0; d < SHARD_MAX_DIMS; d++)
-                shard->dim[d] = shard->count[d] = d < param->ndim ? param->dim[d] : 1;
+            memcpy(shard->dim, param->dim, sizeof shard->dim);
         }
 }
 

@@ -355,8 +355,8 @@ static enum status list_entries(const struct memory_checkpoints *m, struct check
                             manifest->files[f].name, shards[i].name);
             struct entry *entry = &(*out)[(*count)++];
             *entry = (struct entry){.file = f, .tensor = (int32_t)(tensor - manifest->tensors)};
-            memcpy(entry->begin, shards[i].begin, sizeof entry->begin);
-            memcpy(entry->count, shards[i].count, sizeof entry->count);
+            memcpy(entry->begin, shards[i].slice.begin, sizeof entry->begin);
+            memcpy(entry->count, shards[i].slice.count, sizeof entry->count);
         }
     }
     return OK;
@@ -365,11 +365,10 @@ static enum status list_entries(const struct memory_checkpoints *m, struct check
 static void shard_of(const struct manifest *manifest, const struct entry *entry, struct shard *out)
 {
     const struct manifest_tensor *tensor = &manifest->tensors[entry->tensor];
-    *out = (struct shard){.dtype = tensor->dtype, .ndim = tensor->ndim};
+    *out = (struct shard){.dtype = tensor->dtype, .slice = slice_whole(tensor->ndim, entry->count)};
     memcpy(out->name, tensor->name, sizeof out->name);
     memcpy(out->dim, tensor->dim, sizeof out->dim);
-    memcpy(out->begin, entry->begin, sizeof out->begin);
-    memcpy(out->count, entry->count, sizeof out->count);
+    memcpy(out->slice.begin, entry->begin, sizeof out->slice.begin);
 }
 
 /* The entries of a file are consecutive, and those of files that this rank reads are known. */
