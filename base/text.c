@@ -346,7 +346,8 @@ const char *nearest_name(const char *name, const char *const *names, size_t coun
     for (size_t i = 0; i < count && length >= 3; i++)
         if (strncmp(names[i], name, length) == 0 && strchr("-_.", names[i][length]) != NULL)
             return names[i];
-    // Close enough: a quarter of the letters may differ, or one, or one name contains the other.
+    // Close enough: a quarter of the letters may differ, or one, or one name contains the other
+    // and is at least half of it.
     int best = (int)length / 4 + 1;
     const char *found = NULL;
     for (size_t i = 0; i < count; i++) {
@@ -357,7 +358,8 @@ const char *nearest_name(const char *name, const char *const *names, size_t coun
         }
     }
     for (size_t i = 0; i < count && found == NULL; i++)
-        if (length >= 3 && (strstr(names[i], name) != NULL || strstr(name, names[i]) != NULL))
+        if (length >= 3 && (strstr(names[i], name) != NULL ||
+                            (2 * strlen(names[i]) >= length && strstr(name, names[i]) != NULL)))
             found = names[i];
     return found;
 }

@@ -76,22 +76,47 @@ def test_help():
     check("a value that is --help", run("generate", "nothing.yaml", "--prompt=--help"), 2, err="nothing.yaml")
 
 
+def keys_of_row(cell):
+    """The (key, value) pairs of another program in a cell: `--a-b`, `section.key`, `key: value`; a name that follows
+    a key with a section is of the same section. What follows a colon are values."""
+    keys = []
+    for span in re.findall(r"`([^`]*)`", re.sub(r"`: .*", "`", cell)):
+        name, value = re.fullmatch(r"-*([\w.-]+)(?::? (\S+))?.*", span).groups()
+        if keys and keys[-1][1] != "2" and not value and not span.startswith("--"):
+            continue  # another value
+        section = keys[0][0].rpartition(".")[0] if keys and not span.startswith("--") else ""
+        keys.append((name if "." in name or not section else f"{section}.{name}", value or "2"))
+    return [(name.replace("-", "_"), value) for name, value in keys]
+
+
 def test_keys_of_other_trainers():
-    """Every key that docs/from-other-trainers.md names exists."""
+    """Every key on the left of docs/from-other-trainers.md, given to the executable, is one of its own or an error;
+    both name the key on the right, or the reason why there is none."""
     with open(os.path.join(ROOT, "docs", "from-other-trainers.md"), encoding="utf-8") as page:
-        cells = re.findall(r"^\| .* \| (.*) \|$", page.read(), re.MULTILINE)
-    keys = {key for cell in cells for key in re.findall(r"`([a-z]+\.[a-z_0-9]+)[`:]", cell)} - {"metrics.jsonl"}
-    reference = run("recipe", "--reference")
-    missing = [key for key in keys if f"| `{key.split('.')[1]}` |" not in reference.stdout]
-    expect(f"unknown keys: {missing}", len(keys) > 40 and not missing, reference)
-    names = {"train.swiglu": "model.activation",
-             "train.untie_embeddings_and_output_weights": "model.tie_word_embeddings=",
-             "train.use_torch_fsdp2": "parallel.zero_stage=3", "train.decay_type": "optimizer.lr_decay_style",
-             "train.adam_epsilon": "optimizer.adam_eps", "train.eval_steps": "train.eval_interval",
-             "train.enable_async_tensor_parallel": "parallel.tp_comm_overlap=true"}
-    done = run("recipe", QUICKSTART, *[f"{name}=1" for name in names])
-    for name, key in names.items():
-        check(name, done, 2, err=f"unknown key {name}; use {key}")
+        tables = page.read().split("## Weights,")[0]
+    rows = [(keys_of_row(cells[0]), cells[1]) for cells in re.findall(r"^\| (.*?) \| (.*) \|$", tables, re.MULTILINE)
+            if "`" in cells[0]]
+    given = [f"{name}={value}" for keys, _ in rows for name, value in keys]
+    done = run("recipe", QUICKSTART, *given)
+    expect("more than 90 keys", len(given) > 90 and done.returncode == 2, done)
+    for keys, right in rows:
+        wanted = re.findall(r"`([a-z]+\.[a-z_0-9]+|tools/\S+)", right)
+        for i, (name, value) in enumerate(keys):
+            refused = re.search(rf"unknown key {re.escape(name)}([:;].*)|{name} is a section(: .*)", done.stderr)
+            told = refused[1] or refused[2] if refused else run("help", name).stdout
+            one = [wanted[i]] if len(wanted) == len(keys) else wanted
+            one += [f"{section}.{name.rpartition('.')[2]}" for section in re.findall(r"the same in `(\w+)`", right)]
+            truth = any(key in told for key in one) if one else refused and told.startswith(": ")
+            expect(f"{name}={value}: names {one or 'a reason'}: {told}", truth, done)
+    # In a section of its own, with dashes, and in a file.
+    check("in a section", run("recipe", QUICKSTART, "train.use_torch_fsdp2=1"), 2,
+          err="unknown key train.use_torch_fsdp2; use parallel.zero_stage=3")
+    check("with dashes", run("recipe", QUICKSTART, "--use-megatron-fsdp"), 2, err="use parallel.zero_stage=3")
+    # A section is not the answer to an unknown key with a value.
+    for name in ["parallels", "datas", "checkpoint_every", "trainer", "tokenizers", "profile_all"]:
+        done = run("recipe", QUICKSTART, f"{name}=1")
+        near = re.search(r"did you mean (\S+)\?", done.stderr)
+        expect(f"{name}: a section", done.returncode == 2 and (not near or "." in near[1]), done)
 
 
 def test_version():

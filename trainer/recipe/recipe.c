@@ -7,6 +7,7 @@
  * it is checked, so that one mistake is reported once. */
 #include "trainer/recipe/recipe.h"
 
+#include "base/memory.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <errno.h>
@@ -25,15 +26,15 @@ struct recipe_file {
 
 /* ---- unknown keys ---- */
 
-/* The names of a section's keys; at the top level also those of the sections. */
-static size_t names_of(const struct recipe_addition *more, const char *section,
+/* The names of a section's keys; at the top level, with `sections`, also those of the sections. */
+static size_t names_of(const struct recipe_addition *more, const char *section, bool sections,
                        const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS])
 {
     size_t count = 0;
     for (int i = 0; i < recipe_row_total(more); i++)
         if (recipe_row_in_section(recipe_row_at(more, i), section))
             names[count++] = recipe_row_name(recipe_row_at(more, i));
-    for (int i = 1; i < recipe_section_total(more) && *section == 0; i++)
+    for (int i = 1; i < recipe_section_total(more) && *section == 0 && sections; i++)
         names[count++] = recipe_section_at(more, i)->name;
     return count;
 }
@@ -42,14 +43,15 @@ static size_t names_of(const struct recipe_addition *more, const char *section,
 static void add_keys_of(const struct recipe_addition *more, const char *section, struct text *out)
 {
     const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS] = {NULL};
-    size_t count = names_of(more, section, names);
+    size_t count = names_of(more, section, false, names);
     text_add(out, "; the keys of %s are", section);
     for (size_t i = 0; i < count; i++)
         text_add(out, "%s %s", i > 0 ? "," : "", names[i]);
 }
 
-/* "WHERE: unknown key train.lr; did you mean optimizer.lr?" */
-static void refuse_key(struct recipe_loader *loader, const char *where, const char *section, const char *name)
+/* "WHERE: unknown key train.lr; did you mean optimizer.lr?" has_keys: it may be meant as a section. */
+static void refuse_key(struct recipe_loader *loader, const char *where, const char *section, const char *name,
+                       bool has_keys)
 {
     const struct recipe_addition *more = loader->recipe->addition;
     const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS] = {NULL};
@@ -60,12 +62,14 @@ static void refuse_key(struct recipe_loader *loader, const char *where, const ch
         return;
     }
     // One of another program; else the right name in the wrong section; else a typo here; else one elsewhere.
-    struct text hint = {0};
+    AUTO(text) hint = {0};
     const bool foreign = recipe_foreign_key(section, name, &hint);
-    int row = foreign ? -1 : recipe_row_find_any_section(more, name);
-    const char *near = row < 0 && !foreign ? nearest_name(name, names, names_of(more, section, names)) : NULL;
+    const char *word = strrchr(name, '.') != NULL ? strrchr(name, '.') + 1 : name, *near = NULL;
+    int row = foreign ? -1 : recipe_row_find_any_section(more, word);
+    if (row < 0 && !foreign)
+        near = nearest_name(name, names, names_of(more, section, has_keys, names));
     if (row < 0 && near == NULL && !foreign)
-        row = recipe_row_nearest(more, name);
+        row = recipe_row_nearest(more, word);
     if (near != NULL)
         text_add(&hint, "; did you mean %s%s%s?", section, dot, near);
     else if (row >= 0)
@@ -74,7 +78,16 @@ static void refuse_key(struct recipe_loader *loader, const char *where, const ch
         add_keys_of(more, section, &hint);
     problems_add(loader->problems, "%s: unknown key %s%s%.*s%s", where, section, dot, SHOWN, name,
                  text_chars(&hint));
-    text_free(&hint);
+}
+
+/* "WHERE: optimizer is a section: AdamW is the only optimizer; write optimizer.KEY=value" */
+static void refuse_value(struct recipe_loader *loader, const char *where, const char *name, bool in_file)
+{
+    AUTO(text) why = {0};
+    (void)recipe_foreign_key("", name, &why);
+    problems_add(loader->problems, "%s: %s is a section%s; %s%s%s", where, name, text_chars(&why),
+                 in_file ? "expected keys and values below it" : "write ", in_file ? "" : name,
+                 in_file ? "" : ".KEY=value");
 }
 
 /* Whether a key for a missing feature has the value that does not ask for it. */
@@ -91,7 +104,7 @@ static void set_row(struct recipe_loader *loader, int row, const struct node *va
 {
     const struct recipe_row *const setting = recipe_row_at(loader->recipe->addition, row);
     bool automatic = false;
-    struct text why = {0};
+    AUTO(text) why = {0};
     if (!recipe_value_set(loader->recipe, setting, value, &automatic, &why)) {
         problems_add(loader->problems, "%s: %s %s", where, setting->key, text_chars(&why));
         loader->bad[row] = true;
@@ -107,7 +120,6 @@ static void set_row(struct recipe_loader *loader, int row, const struct node *va
     loader->recipe->origin[row] = origin;
     if (row == recipe_row_index("parallel.search") && loader->recipe->parallel.search == SEARCH_AUTO)
         recipe_open_layout(loader->recipe);
-    text_free(&why);
 }
 
 static bool is_section_name(const struct recipe_addition *more, const char *name)
@@ -147,7 +159,7 @@ static void apply_keys(struct recipe_loader *loader, const char *file, const cha
             problems_add(loader->problems, "%s: %s is inside %s, but it is a top-level section; unindent it",
                          where, key->text, section);
         } else if ((!is_section || *section != 0) && !has_only_value(section, key->text, value))
-            refuse_key(loader, where, section, key->text);
+            refuse_key(loader, where, section, key->text, value->kind == NODE_MAP);
     }
 }
 
@@ -169,7 +181,7 @@ static void apply_short_form(struct recipe_loader *loader, const char *file, int
         set_row(loader, recipe_row_find(more, name, short_for), value,
                 (struct recipe_origin){FROM_FILE, key->line, file}, where);
     else
-        problems_add(loader->problems, "%s: %s is a section; expected keys and values below it", where, name);
+        refuse_value(loader, where, name, true);
 }
 
 static void apply_section(struct recipe_loader *loader, const char *file, const struct node *root,
@@ -354,32 +366,30 @@ static void apply_override(struct recipe_loader *loader, const char *override, i
     const char *equals = strchr(override, '=');
     if (equals == NULL || equals == override) {
         char name[RECIPE_KEY_CHARS];
-        struct text hint = {0};
+        AUTO(text) hint = {0};
         (void)recipe_key_of_option(more, override, name);
         (void)recipe_foreign_key("", name, &hint);
         problems_add(loader->problems, "command line: %.*s is not key=value%s", SHOWN,
                      *override != 0 ? override : "an empty argument", text_chars(&hint));
-        text_free(&hint);
         return;
     }
     char key[128];
     snprintf(key, sizeof key, "%.*s", (int)(equals - override), override);
     int row = recipe_row_find_dotted(more, key);
     if (row < 0 && is_section_name(more, key)) {
-        problems_add(loader->problems, "command line: %s is a section; write %s.KEY=value", key, key);
+        refuse_value(loader, "command line", key, false);
     } else if (row < 0) {
         // "model.num_layer": the section is separated, so that its own keys are nearest.
         char *dot = strchr(key, '.');
-        bool known = false;
-        for (int s = 1; dot != NULL && s < recipe_section_total(more); s++)
-            known = known || (strncmp(key, recipe_section_at(more, s)->name, (size_t)(dot - key)) == 0 &&
-                              strlen(recipe_section_at(more, s)->name) == (size_t)(dot - key));
-        if (known)
+        if (dot != NULL)
             *dot = 0;
+        const bool known = dot != NULL && is_section_name(more, key);
+        if (dot != NULL && !known)
+            *dot = '.';
         const char *section = known ? key : "", *name = known ? dot + 1 : key;
         const char *only = recipe_only_value(section, name);
         if (only == NULL || strcmp(only, equals + 1) != 0)
-            refuse_key(loader, "command line", section, name);
+            refuse_key(loader, "command line", section, name, false);
     } else if (recipe_row_at(more, row)->type == ROW_BASE) {
         problems_add(loader->problems, "command line: base can only be given in a file");
     } else if (first[row] > 0) {
