@@ -57,7 +57,7 @@ void data_part_fini(struct data_part *part);
 void data_part_rename(struct data_part *part, uint64_t seed, const char *name);
 
 /* Packs the documents of an initialized part. Only the first S tokens of a longer one are used: the caller
- * decides whether that is an error. NO_MEMORY; BAD_RECIPE for too many documents; IO_ERROR of the mask. */
+ * decides whether that is an error. BAD_RECIPE for too many documents; IO_ERROR of the mask. */
 MUST_USE enum status data_part_pack(struct data_part *part);
 
 /* Looks for a token that the loss mask selects, for `counted` of a part that is not packed. IO_ERROR. */

@@ -40,7 +40,7 @@ struct dataset_mask_of {
     uint64_t index_checksum, ids_checksum;
 };
 
-/* The checksum of blocks of an open .bin file; `path` is for messages. IO_ERROR, NO_MEMORY. */
+/* The checksum of blocks of an open .bin file; `path` is for messages. IO_ERROR. */
 MUST_USE enum status dataset_ids_checksum(int fd, const char *path, int64_t bytes, uint64_t *out);
 
 /* Opens PREFIX.mask and checks it. BAD_DATA names the file, the byte, the value and the fix; IO_ERROR. */

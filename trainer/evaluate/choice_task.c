@@ -208,7 +208,7 @@ static enum status encode(struct reader *reader, const char *text, int64_t lengt
 {
     const struct tokens *prefix = tokenizer_prefix(reader->tokenizer);
     out->count = 0;
-    TRY(tokens_append(out, prefix->ids, prefix->count));
+    tokens_append(out, prefix->ids, prefix->count);
     return encoder_encode(reader->encoder, text, length, out);
 }
 
@@ -244,8 +244,8 @@ static enum status add_choice(struct reader *reader, const struct texts *texts, 
     TRY(status);
     TRY(encode(reader, context, choice_text_stripped(context), &reader->context));
     if (reader->context.count == 0) {
-        TRY(tokens_append(&reader->context, &end, 1));
-        TRY(tokens_append(&reader->whole, &end, 1));
+        tokens_append(&reader->context, &end, 1);
+        tokens_append(&reader->whole, &end, 1);
         memmove(reader->whole.ids + 1, reader->whole.ids, (size_t)(reader->whole.count - 1) * sizeof end);
         reader->whole.ids[0] = end;
     }
@@ -258,7 +258,8 @@ static enum status add_choice(struct reader *reader, const struct texts *texts, 
                         .targets = reader->whole.count - reader->context.count,
                         .characters = (double)choice_text_characters(choice),
                         .bytes = (double)strlen(choice)};
-    return tokens_append(&task->ids, reader->whole.ids, reader->whole.count);
+    tokens_append(&task->ids, reader->whole.ids, reader->whole.count);
+    return OK;
 }
 
 #define TASK "the items of a task (--task)"

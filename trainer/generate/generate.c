@@ -41,12 +41,14 @@ static enum status encode(const struct generation *generation, struct encoder *e
         generation->each[i].prompt_tokens = ids->count;
         return OK;
     }
-    TRY(tokens_append(ids, prefix->ids, prefix->count));
+    tokens_append(ids, prefix->ids, prefix->count);
     TRY(encoder_encode(encoder, prompt->bytes, prompt->length, ids));
     generation->each[i].prompt_tokens = ids->count;
     // Without a prompt, start at the beginning of a document: after an end-of-document token.
     const int32_t end = tokenizer_end_of_document(generation->tokenizer);
-    return ids->count == 0 ? tokens_append(ids, &end, 1) : OK;
+    if (ids->count == 0)
+        tokens_append(ids, &end, 1);
+    return OK;
 }
 
 static enum status check_prompt(const struct generation *generation, int64_t number)
@@ -72,22 +74,21 @@ static enum status check_prompt(const struct generation *generation, int64_t num
 }
 
 /* Lists the ids that end a text: of the tokenizer, of the model, and of the template of its answers. */
-static enum status list_ends(struct generation *generation)
+static void list_ends(struct generation *generation)
 {
     const struct generate_options *o = generation->options;
     struct chat_template answers;
     const int32_t end = tokenizer_end_of_document(generation->tokenizer);
     if (o->no_stop)
-        return OK;
-    TRY(tokens_append(&generation->ends, &end, 1));
-    TRY(tokens_append(&generation->ends, o->ends, o->end_count));
+        return;
+    tokens_append(&generation->ends, &end, 1);
+    tokens_append(&generation->ends, o->ends, o->end_count);
     const char *const names[] = {o->chat_template, o->answer_template};
     for (int i = 0; i < 2; i++)
         if (names[i] != NULL && chat_template_create(names[i], generation->tokenizer, &answers) == OK) {
             const int32_t id = chat_template_end(&answers);
-            TRY(tokens_append(&generation->ends, &id, 1));
+            tokens_append(&generation->ends, &id, 1);
         }
-    return OK;
 }
 
 static enum status encode_all(struct generation *generation)
@@ -97,7 +98,7 @@ static enum status encode_all(struct generation *generation)
     TRY(recipe_create_tokenizer(o->recipe, &generation->tokenizer));
     if (o->chat_template != NULL)
         TRY(chat_template_create(o->chat_template, generation->tokenizer, &generation->chat));
-    TRY(list_ends(generation));
+    list_ends(generation);
     TRY(encoder_create(generation->tokenizer, &encoder));
     enum status status = OK;
     for (int64_t i = 0; status == OK && i < o->count; i++) {
@@ -160,8 +161,8 @@ static enum status generator_create(struct rank_state *state, struct generator *
     out->next = memory_zeroed((size_t)o->count, sizeof *out->next, "sequences");
     for (int64_t i = 0; i < o->count; i++) {
         struct tokens *ids = &out->sequences[i].ids;
-        TRY(tokens_reserve(ids, generation->prompts[i].count + o->tokens));
-        TRY(tokens_append(ids, generation->prompts[i].ids, generation->prompts[i].count));
+        tokens_reserve(ids, generation->prompts[i].count + o->tokens);
+        tokens_append(ids, generation->prompts[i].ids, generation->prompts[i].count);
     }
     TRY(sampler_create(&o->sampling, known < vocab ? known : vocab, &out->sampler));
     return decoder_create(state, o->count, generation->longest, &out->decoder);
@@ -212,7 +213,7 @@ static enum status sample(struct generator *generator, int64_t number)
     int32_t id;
     TRY(sampler_draw(generator->sampler, decoder_logits(generator->decoder, number), number, sequence->tokens,
                      &id));
-    TRY(tokens_append(&sequence->ids, &id, 1));
+    tokens_append(&sequence->ids, &id, 1);
     sequence->tokens++;
     sequence->stopped = is_end(generator->generation, id);
     if (!sequence->stopped)

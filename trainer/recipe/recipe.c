@@ -224,10 +224,7 @@ static bool apply_file(struct recipe_loader *loader, const struct recipe_file *f
 static const char *keep_path(struct recipe *recipe, char *path)
 {
     struct recipe_names *files = &recipe->files;
-    char **list = realloc(files->list, (files->count + 1) * sizeof *list);
-    if (list == NULL)
-        die(__FILE__, __LINE__, "recipe", "out of memory for a path");
-    files->list = list;
+    files->list = memory_resized(files->list, files->count + 1, sizeof *files->list, "a recipe");
     files->list[files->count++] = path;
     return path;
 }
@@ -551,12 +548,9 @@ static bool reject_open_keys(struct recipe_loader *loader, size_t before)
 
 struct recipe *recipe_create(const struct recipe_addition *more)
 {
-    struct recipe *recipe = calloc(1, sizeof *recipe);
-    void *added = more != NULL ? calloc(1, more->size) : NULL;
-    if (recipe == NULL || (more != NULL && added == NULL))
-        die(__FILE__, __LINE__, "recipe", "out of memory for a recipe");
+    struct recipe *recipe = memory_zeroed(1, sizeof *recipe, "a recipe");
     recipe->addition = more;
-    recipe->added = added;
+    recipe->added = more != NULL ? memory_zeroed(1, more->size, "a recipe") : NULL;
     return recipe;
 }
 

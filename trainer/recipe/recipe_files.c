@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Finds the files that a recipe names. */
+#include "base/memory.h"
 #include "trainer/recipe/recipe_table.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -25,19 +26,20 @@ static int is_yaml(const struct dirent *entry)
 /* The entry whose name is nearest to this one, apart from the ending; -1: none is near. */
 static int near_entry(const char *name, struct dirent **entries, int count)
 {
-    const char *near = NULL, **stems = calloc((size_t)count + 1, sizeof *stems);
+    AUTO_FREE const char **stems = memory_zeroed((size_t)count + 1, sizeof *stems, "the names of a folder");
     int found = -1;
-    char *stem = strndup(name, stem_of(name) > 0 ? stem_of(name) : strlen(name));
-    for (int i = 0; i < count && stems != NULL; i++)
-        stems[i] = strndup(entries[i]->d_name, stem_of(entries[i]->d_name));
-    if (stems != NULL && stem != NULL && count > 0)
-        near = nearest_name(stem, stems, (size_t)count);
-    for (int i = 0; i < count && stems != NULL; i++) {
+    AUTO_FREE char *stem = text_copy(name);
+    stem[stem_of(name) > 0 ? stem_of(name) : strlen(name)] = 0;
+    for (int i = 0; i < count; i++) {
+        char *of_entry = text_copy(entries[i]->d_name);
+        of_entry[stem_of(of_entry)] = 0;
+        stems[i] = of_entry;
+    }
+    const char *near = count > 0 ? nearest_name(stem, stems, (size_t)count) : NULL;
+    for (int i = 0; i < count; i++) {
         found = near != NULL && stems[i] == near ? i : found;
         free((char *)(uintptr_t)stems[i]);
     }
-    free(stem);
-    free(stems);
     return found;
 }
 

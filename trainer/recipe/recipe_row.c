@@ -2,6 +2,8 @@
 /* Finds rows of the recipe's table by key, alias, last word, or by the name of another program. */
 #include "trainer/recipe/recipe_table.h"
 
+#include "base/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,10 +212,8 @@ void overrides_set(const struct recipe_addition *more, struct recipe_names *over
             overrides->list[i] = text_copy(override);
             return;
         }
-    char **grown = realloc(overrides->list, (overrides->count + 1) * sizeof *grown);
-    if (grown == NULL)
-        die(__FILE__, __LINE__, "recipe", "out of memory for an override");
-    overrides->list = grown;
+    overrides->list =
+        memory_resized(overrides->list, overrides->count + 1, sizeof *overrides->list, "the overrides");
     overrides->list[overrides->count++] = text_copy(override);
 }
 

@@ -7,20 +7,14 @@
  * field unchanged. */
 #include "trainer/recipe/recipe_table.h"
 
+#include "base/memory.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TEXT_MAX = 4096, SHOWN = 60 }; // characters of a text value; of a value in a message
-
-static void *allocate(size_t count, size_t size)
-{
-    void *memory = calloc(count == 0 ? 1 : count, size);
-    if (memory == NULL)
-        die(__FILE__, __LINE__, "recipe", "out of memory for %zu values", count);
-    return memory;
-}
 
 /* ---- expected values ---- */
 
@@ -282,8 +276,9 @@ static bool parse_layers(const struct recipe_row *row, const struct node *node, 
     entry.type = ROW_COUNT;
     entry.low = single ? 2.0 : entry.low; // every N-th layer
     const size_t count = single ? 1 : node->count;
-    struct layer_list layers = {
-        .list = allocate(count, sizeof *layers.list), .count = count, .single = single};
+    struct layer_list layers = {.list = memory_zeroed(count, sizeof *layers.list, "a list of a recipe"),
+                                .count = count,
+                                .single = single};
     struct text inner = {0};
     for (size_t i = 0; i < count; i++)
         if (!parse_integer(&entry, single ? node : node->child[i], &layers.list[i], &inner)) {
@@ -330,7 +325,8 @@ static bool parse_names(const struct recipe_row *row, const struct node *node, s
     if (node->kind != NODE_LIST && !one)
         return refuse(row, node, why);
     const size_t count = one ? 1 : node->count;
-    struct recipe_names names = {.list = allocate(count, sizeof *names.list), .count = count};
+    struct recipe_names names = {.list = memory_zeroed(count, sizeof *names.list, "a list of a recipe"),
+                                 .count = count};
     struct text inner = {0};
     for (size_t i = 0; i < count; i++)
         if (!parse_name(row, one ? node : node->child[i], &names.list[i], &inner)) {
@@ -398,7 +394,8 @@ static bool parse_sources(const struct recipe_row *row, const struct node *node,
 {
     bool one = node->kind != NODE_LIST;
     size_t count = one ? 1 : node->count, before = why->length;
-    struct recipe_sources sources = {.list = allocate(count, sizeof *sources.list), .count = count};
+    struct recipe_sources sources = {.list = memory_zeroed(count, sizeof *sources.list, "a list of a recipe"),
+                                     .count = count};
     struct text inner = {0};
     for (size_t i = 0; i < count; i++) {
         const struct node *item = one ? node : node->child[i];
@@ -424,7 +421,8 @@ static struct node *list_of_words(const char *text)
     struct node *list = node_scalar("");
     char *scratch = text_copy(text), *rest = scratch;
     list->kind = NODE_LIST;
-    list->child = allocate(strlen(text) + 1, sizeof(struct node *)); // a word for each comma, and one more
+    list->child = memory_zeroed(strlen(text) + 1, sizeof(struct node *),
+                                "a list of a recipe"); // a word for each comma, and one more
     for (char *word = strsep(&rest, ","); word != NULL; word = strsep(&rest, ",")) {
         word += strspn(word, " ");
         size_t length = strlen(word);

@@ -70,14 +70,6 @@ bool recipe_change_is_valid(const struct recipe_addition *more, const struct rec
 
 /* ---- copies ---- */
 
-static void *allocate_list(size_t count, size_t size)
-{
-    void *list = calloc(count + 1, size);
-    if (list == NULL)
-        die(__FILE__, __LINE__, "recipe", "out of memory for %zu values", count);
-    return list;
-}
-
 static char *copy_or_null(const char *text)
 {
     return text != NULL ? text_copy(text) : NULL;
@@ -85,14 +77,16 @@ static char *copy_or_null(const char *text)
 
 static void copy_names(struct recipe_names *to, const struct recipe_names *from)
 {
-    *to = (struct recipe_names){allocate_list(from->count, sizeof *to->list), from->count};
+    *to = (struct recipe_names){memory_zeroed(from->count, sizeof *to->list, "a list of a recipe"),
+                                from->count};
     for (size_t i = 0; i < from->count; i++)
         to->list[i] = text_copy(from->list[i]);
 }
 
 static void copy_sources(struct recipe_sources *to, const struct recipe_sources *from)
 {
-    *to = (struct recipe_sources){allocate_list(from->count, sizeof *to->list), from->count};
+    *to = (struct recipe_sources){memory_zeroed(from->count, sizeof *to->list, "a list of a recipe"),
+                                  from->count};
     for (size_t i = 0; i < from->count; i++)
         to->list[i] = (struct recipe_source){text_copy(from->list[i].path), from->list[i].weight};
 }
@@ -109,7 +103,8 @@ static void copy_value(struct recipe *to, const struct recipe *from, const struc
         break;
     case ROW_LAYERS: {
         const struct layer_list *list = in;
-        struct layer_list copy = {allocate_list(list->count, sizeof *list->list), list->count, list->single};
+        struct layer_list copy = {memory_zeroed(list->count, sizeof *list->list, "a list of a recipe"),
+                                  list->count, list->single};
         if (list->count > 0)
             memcpy(copy.list, list->list, list->count * sizeof *list->list);
         *(struct layer_list *)out = copy;

@@ -2,6 +2,7 @@
 #include "trainer/run/compare_ranks.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "parallel/comm.h"
 #include "trainer/checkpoint/run_record.h"
 #include "trainer/data/data_fingerprint.h"
@@ -36,8 +37,8 @@ static struct fact *add_fact(struct facts *facts, const char *name, const char *
 {
     if (facts->count == facts->capacity) {
         facts->capacity = facts->capacity > 0 ? 2 * facts->capacity : 32;
-        facts->list = realloc(facts->list, (size_t)facts->capacity * sizeof *facts->list);
-        CHECK(facts->list != NULL);
+        facts->list =
+            memory_resized(facts->list, (size_t)facts->capacity, sizeof *facts->list, "facts of a rank");
     }
     struct fact *fact = &facts->list[facts->count++];
     *fact = (struct fact){.checksum = (uint32_t)checksum_of(text, strlen(text))};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_summary.h"
 
+#include "base/memory.h"
 #include "base/quantile.h"
 #include "trainer/files/json_read.h"
 
@@ -32,12 +33,9 @@ static void grow(struct reader *reader)
     if ((size_t)reader->out->steps < reader->capacity)
         return;
     reader->capacity = 2 * reader->capacity + 64;
-    for (int i = 0; i < COLUMNS; i++) {
-        double *grown = realloc(reader->values[i], reader->capacity * sizeof *grown);
-        if (grown == NULL)
-            die(__FILE__, __LINE__, "runs", "out of memory for %zu steps", reader->capacity);
-        reader->values[i] = grown;
-    }
+    for (int i = 0; i < COLUMNS; i++)
+        reader->values[i] =
+            memory_resized(reader->values[i], reader->capacity, sizeof(double), "the metrics of steps");
 }
 
 static enum status read_line(struct reader *reader, const char *line, size_t length)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/timeline.h"
 
+#include "base/memory.h"
 #include "schedules/edges.h"
 
 #include <stdlib.h>
@@ -45,8 +46,8 @@ static void add_times(const struct schedule *s, const struct simulation *measure
 static struct action_time *producers(const struct schedule *s, const struct simulation *measured,
                                      bool gradient)
 {
-    struct action_time *made = calloc((size_t)s->stages * (size_t)s->m, sizeof *made);
-    CHECK(made != NULL);
+    struct action_time *made =
+        memory_zeroed((size_t)s->stages * (size_t)s->m, sizeof *made, "the times of actions");
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/timeline_rows.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -39,20 +40,17 @@ static const enum trace_row_class class_of_kind[EVENT_KINDS] = {
     [EVENT_GATHER] = ROW_COLLECTIVES, [EVENT_TRANSFER] = ROW_TRANSFERS,  [EVENT_COPY] = ROW_COPIES,
 };
 
+#define ROWS "the rows of a timeline"
+
 /* Appends the row of spans[0..count). */
-static enum status add_row(struct timeline_rows *rows, int rank, const struct span *const *spans, int count,
-                           double origin_s)
+static void add_row(struct timeline_rows *rows, int rank, const struct span *const *spans, int count,
+                    double origin_s)
 {
     const struct span *first = spans[0];
     const bool is_alone = first->kind == EVENT_STEP || first->kind == EVENT_OPTIMIZER;
     struct text name = {0};
-    struct trace_row *more = realloc(rows->list, ((size_t)rows->count + 1) * sizeof *more);
-    struct trace_slice *slices = calloc((size_t)count, sizeof *slices);
-    rows->list = more != NULL ? more : rows->list;
-    if (more == NULL || slices == NULL) {
-        free(slices);
-        return fail(NO_MEMORY, "no memory for the rows of a timeline");
-    }
+    struct trace_slice *slices = memory_zeroed((size_t)count, sizeof *slices, ROWS);
+    rows->list = memory_resized(rows->list, (size_t)rows->count + 1, sizeof *rows->list, ROWS);
     text_add(&name, "%s", event_kind_name((enum event_kind)first->kind));
     if (!is_alone)
         text_add(&name, " (%s)", first->stream_name);
@@ -63,7 +61,6 @@ static enum status add_row(struct timeline_rows *rows, int rank, const struct sp
                                                    .name = name.chars,
                                                    .slices = slices,
                                                    .count = count};
-    return OK;
 }
 
 static bool same_row(const struct span *a, const struct span *b)
@@ -71,24 +68,20 @@ static bool same_row(const struct span *a, const struct span *b)
     return a->kind == b->kind && a->stream == b->stream;
 }
 
-enum status timeline_rows_add(struct timeline_rows *rows, int rank, const struct span *spans, int64_t count,
-                              double origin_s)
+void timeline_rows_add(struct timeline_rows *rows, int rank, const struct span *spans, int64_t count,
+                       double origin_s)
 {
-    const struct span **shown = calloc((size_t)count + 1, sizeof *shown);
+    AUTO_FREE const struct span **shown = memory_zeroed((size_t)count + 1, sizeof *shown, ROWS);
     int found = 0, end;
-    enum status status = shown != NULL ? OK : fail(NO_MEMORY, "no memory for the rows of a timeline");
-    for (int64_t i = 0; shown != NULL && i < count; i++)
+    for (int64_t i = 0; i < count; i++)
         if (is_shown(&spans[i], origin_s))
             shown[found++] = &spans[i];
-    if (status == OK)
-        qsort(shown, (size_t)found, sizeof *shown, by_row);
-    for (int i = 0; status == OK && i < found; i = end) {
+    qsort(shown, (size_t)found, sizeof *shown, by_row);
+    for (int i = 0; i < found; i = end) {
         for (end = i + 1; end < found && same_row(shown[i], shown[end]); end++)
             continue;
-        status = add_row(rows, rank, shown + i, end - i, origin_s);
+        add_row(rows, rank, shown + i, end - i, origin_s);
     }
-    free(shown);
-    return status;
 }
 
 void timeline_rows_free(struct timeline_rows *rows)

@@ -19,6 +19,6 @@ struct timeline_rows {
 
 /* Appends the rows of pipeline rank `rank`. Spans without a name are skipped, and those that end before
  * `origin_s`; times become milliseconds since then. */
-MUST_USE enum status timeline_rows_add(struct timeline_rows *rows, int rank, const struct span *spans,
-                                       int64_t count, double origin_s);
+void timeline_rows_add(struct timeline_rows *rows, int rank, const struct span *spans, int64_t count,
+                       double origin_s);
 void timeline_rows_free(struct timeline_rows *rows);

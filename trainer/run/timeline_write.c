@@ -2,6 +2,7 @@
 #include "trainer/run/timeline_write.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "schedules/families/family.h"
 #include "trainer/engine/agree.h"
 #include "trainer/run/timeline.h"
@@ -73,6 +74,8 @@ static enum status exchange(struct rank_state *state, const void *mine, int64_t 
     return status;
 }
 
+#define TIMELINES "the timelines of all ranks (profile.timeline)"
+
 static enum status gather_rows(struct rank_state *state, struct gathered *g)
 {
     const struct schedule *s = state->run->schedule;
@@ -80,17 +83,10 @@ static enum status gather_rows(struct rank_state *state, struct gathered *g)
     for (int rank = 0; rank < s->p; rank++)
         longest = s->ranks[rank].count > longest ? s->ranks[rank].count : longest;
     g->columns = BARRIER_COLUMNS + 2 * (int64_t)longest;
-    double *row = calloc((size_t)g->columns, sizeof *row);
-    g->rows = calloc((size_t)g->columns * (size_t)state->world->size, sizeof *g->rows);
-    enum status status = row != NULL && g->rows != NULL
-                             ? OK
-                             : fail(NO_MEMORY, "no memory for the timelines of %d ranks", state->world->size);
-    if (status == OK)
-        status = fill_row(state, row);
-    if (status == OK)
-        status = exchange(state, row, g->columns, g->rows);
-    free(row);
-    return status;
+    AUTO_FREE double *row = memory_zeroed((size_t)g->columns, sizeof *row, TIMELINES);
+    g->rows = memory_zeroed((size_t)g->columns * (size_t)state->world->size, sizeof *g->rows, TIMELINES);
+    TRY(fill_row(state, row));
+    return exchange(state, row, g->columns, g->rows);
 }
 
 static enum status gather_spans(struct rank_state *state, const struct span *mine, int count,
@@ -99,18 +95,10 @@ static enum status gather_spans(struct rank_state *state, const struct span *min
     double most = (double)count;
     TRY(rank_agree_max(state, &most, 1));
     g->span_count = (int64_t)most;
-    struct span *padded = calloc((size_t)g->span_count, sizeof *padded);
-    g->spans = calloc((size_t)g->span_count * (size_t)state->world->size, sizeof *g->spans);
-    enum status status = padded != NULL && g->spans != NULL
-                             ? OK
-                             : fail(NO_MEMORY, "no memory for the timelines of %d ranks", state->world->size);
-    if (status == OK) {
-        memcpy(padded, mine, (size_t)count * sizeof *mine);
-        status =
-            exchange(state, padded, g->span_count * (int64_t)(sizeof *padded / sizeof(double)), g->spans);
-    }
-    free(padded);
-    return status;
+    AUTO_FREE struct span *padded = memory_zeroed((size_t)g->span_count, sizeof *padded, TIMELINES);
+    g->spans = memory_zeroed((size_t)g->span_count * (size_t)state->world->size, sizeof *g->spans, TIMELINES);
+    memcpy(padded, mine, (size_t)count * sizeof *mine);
+    return exchange(state, padded, g->span_count * (int64_t)(sizeof *padded / sizeof(double)), g->spans);
 }
 
 static enum status gather(struct rank_state *state, struct gathered *g)
@@ -190,24 +178,15 @@ static enum status predict(const struct rank_state *state, const struct simulati
                            size_t title_bytes, struct simulation **out)
 {
     const struct schedule *s = state->run->schedule;
-    struct stage_cost *of_stage = calloc((size_t)s->stages, sizeof *of_stage);
-    double *b_of_stage = calloc((size_t)s->stages, sizeof *b_of_stage);
-    enum status status = of_stage != NULL && b_of_stage != NULL
-                             ? OK
-                             : fail(NO_MEMORY, "no memory for the costs of %d stages", s->stages);
-    if (status == OK) {
-        struct cost_table costs;
-        struct text said = {0};
-        timeline_costs(s, measured, of_stage, b_of_stage, &costs);
-        timeline_costs_text(s, &costs, &said);
-        snprintf(title, title_bytes, "step %lld, simulated with %s as measured: %s", (long long)state->step,
-                 text_chars(&said), s->family->about.name);
-        text_free(&said);
-        status = simulate(s, &costs, NULL, out);
-    }
-    free(b_of_stage);
-    free(of_stage);
-    return status;
+    AUTO_FREE struct stage_cost *of_stage = memory_zeroed((size_t)s->stages, sizeof *of_stage, TIMELINES);
+    AUTO_FREE double *b_of_stage = memory_zeroed((size_t)s->stages, sizeof *b_of_stage, TIMELINES);
+    struct cost_table costs;
+    AUTO(text) said = {0};
+    timeline_costs(s, measured, of_stage, b_of_stage, &costs);
+    timeline_costs_text(s, &costs, &said);
+    snprintf(title, title_bytes, "step %lld, simulated with %s as measured: %s", (long long)state->step,
+             text_chars(&said), s->family->about.name);
+    return simulate(s, &costs, NULL, out);
 }
 
 /* ---- files ---- */
@@ -254,24 +233,22 @@ static void add_page(const struct rank_state *state, struct pages *pages, const 
 }
 
 /* The spans of the pipeline that contains `coord`. */
-static enum status pipeline_rows(const struct rank_state *state, const struct gathered *g,
-                                 struct mesh_coord coord, double origin_s, struct timeline_rows *out)
+static void pipeline_rows(const struct rank_state *state, const struct gathered *g, struct mesh_coord coord,
+                          double origin_s, struct timeline_rows *out)
 {
     for (coord.pp = 0; coord.pp < state->run->schedule->p; coord.pp++) {
         const int rank = mesh_rank(&state->mesh, MESH_DENSE, coord);
-        TRY(timeline_rows_add(out, coord.pp, g->spans + rank * g->span_count, g->span_count,
-                              clock_offset(g, rank) + origin_s));
+        timeline_rows_add(out, coord.pp, g->spans + rank * g->span_count, g->span_count,
+                          clock_offset(g, rank) + origin_s);
     }
-    return OK;
 }
 
 /* Each pipeline of the mesh is identified by its first rank. */
 static enum status fill_pages(const struct rank_state *state, const struct gathered *g, struct pages *pages)
 {
     const struct degrees *degrees = &state->mesh.degrees;
-    const char *schedule =
-        state->run->schedule->family->about.name; // a schedule from a file has another name
-                                                  // than the recipe's key
+    // A schedule from a file has another name than the recipe's key.
+    const char *schedule = state->run->schedule->family->about.name;
     double origin_s = origin_of(state, g);
     pages->count = 1;
     for (int rank = 0; rank < state->world->size; rank++) {
@@ -279,7 +256,7 @@ static enum status fill_pages(const struct rank_state *state, const struct gathe
         struct simulation *sim = NULL;
         if (coord.pp != 0)
             continue;
-        TRY(pipeline_rows(state, g, coord, origin_s, &pages->rows[pages->count]));
+        pipeline_rows(state, g, coord, origin_s, &pages->rows[pages->count]);
         TRY(pipeline_times(state, g, coord, origin_s, &sim));
         if (degrees->tp * degrees->cp * degrees->dp == 1)
             snprintf(pages->titles[pages->count], sizeof *pages->titles, "step %lld, measured: %s",
@@ -302,17 +279,15 @@ static enum status fill_pages(const struct rank_state *state, const struct gathe
 static enum status write_pages(const struct rank_state *state, const struct gathered *g)
 {
     size_t most = (size_t)state->world->size + 1;
-    struct pages pages = {.drawings = calloc(most, sizeof *pages.drawings),
-                          .rows = calloc(most, sizeof *pages.rows),
-                          .titles = calloc(most, sizeof *pages.titles)};
-    enum status status = pages.drawings != NULL && pages.rows != NULL && pages.titles != NULL
-                             ? fill_pages(state, g, &pages)
-                             : fail(NO_MEMORY, "no memory for the timelines of %zu pipelines", most);
+    struct pages pages = {.drawings = memory_zeroed(most, sizeof *pages.drawings, TIMELINES),
+                          .rows = memory_zeroed(most, sizeof *pages.rows, TIMELINES),
+                          .titles = memory_zeroed(most, sizeof *pages.titles, TIMELINES)};
+    enum status status = fill_pages(state, g, &pages);
     if (status == OK)
         status = write_files(state, &pages);
     for (int i = 0; i < pages.count; i++)
         simulation_destroy((struct simulation *)pages.drawings[i].simulation);
-    for (size_t i = 0; pages.rows != NULL && i < most; i++)
+    for (size_t i = 0; i < most; i++)
         timeline_rows_free(&pages.rows[i]);
     free(pages.rows);
     free(pages.drawings);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/text/byte_source.h"
 
+#include "base/memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -82,9 +84,7 @@ enum status file_source_open(const char *path, enum status (*progress)(void *con
                              void *context, struct file_source **out)
 {
     const bool from_standard_input = strcmp(path, "-") == 0;
-    struct file_source *file = malloc(sizeof *file);
-    if (file == NULL)
-        return fail(NO_MEMORY, "%s: no memory to read it", path);
+    struct file_source *file = memory_zeroed(1, sizeof *file, "a file to read");
     file->bytes =
         (struct byte_source){.name = from_standard_input ? "standard input" : path, .read = file_source_read};
     file->size = 0;

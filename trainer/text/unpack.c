@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/text/unpack.h"
 
+#include "base/memory.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,9 +251,7 @@ static enum status gzip_create(struct unpack *u)
 
 enum status unpack_create(const struct file_kind *kind, struct byte_source *packed, struct unpack **out)
 {
-    struct unpack *u = calloc(1, sizeof *u);
-    if (u == NULL)
-        return fail(NO_MEMORY, "%s: no memory to read it", packed->name);
+    struct unpack *u = memory_zeroed(1, sizeof *u, "a packed file to read");
     u->kind = kind;
     u->packed = packed;
     const enum status status = kind->form == KIND_GZIP ? gzip_create(u) : archive_create(u);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/bpe.h"
 
+#include "base/memory.h"
 #include "trainer/tokenizer/tokenizer_unicode.h"
 
 #include <inttypes.h>
@@ -174,17 +175,11 @@ static void state_destroy(void *pointer)
 static enum status state_create(const void *model, void **out)
 {
     (void)model;
-    struct encoder_state *state = calloc(1, sizeof *state);
-    if (state == NULL)
-        return fail(NO_MEMORY, "no memory for an encoder");
-    enum status status = word_cache_create(&state->cache);
-    if (status == OK)
-        status = bpe_scratch_create(&state->scratch);
-    if (status == OK)
-        *out = state;
-    else
-        state_destroy(state);
-    return status;
+    struct encoder_state *state = memory_zeroed(1, sizeof *state, "an encoder");
+    word_cache_create(&state->cache);
+    state->scratch = bpe_scratch_create();
+    *out = state;
+    return OK;
 }
 
 static enum status encode(const void *model, void *pointer, const char *bytes, int64_t length,
@@ -194,7 +189,7 @@ static enum status encode(const void *model, void *pointer, const char *bytes, i
     struct encoder_state *state = pointer;
     for (int64_t at = 0; at < length;) {
         int64_t word = bpe_word(bytes + at, length - at);
-        TRY(bpe_encode_cached(bpe, state->scratch, &state->cache, bytes + at, word, out));
+        bpe_encode_cached(bpe, state->scratch, &state->cache, bytes + at, word, out);
         at += word;
     }
     return OK;

@@ -89,32 +89,33 @@ int64_t bpe_cut(const void *bpe, const char *bytes, int64_t length);
 
 /* Scratch memory of one encoder. */
 struct bpe_scratch;
-MUST_USE enum status bpe_scratch_create(struct bpe_scratch **out);
+struct bpe_scratch *bpe_scratch_create(void);
 void bpe_scratch_destroy(struct bpe_scratch *scratch); // accepts NULL
 
 /* Appends the ids of one word to `out`. */
-MUST_USE enum status bpe_encode_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word,
-                                     int64_t length, struct tokens *out);
+void bpe_encode_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, int64_t length,
+                     struct tokens *out);
 
 /* Same, through the cache of an encoder. */
-static inline enum status bpe_encode_cached(const struct bpe *bpe, struct bpe_scratch *scratch,
-                                            struct word_cache *cache, const char *word, int64_t length,
-                                            struct tokens *out)
+static inline void bpe_encode_cached(const struct bpe *bpe, struct bpe_scratch *scratch,
+                                     struct word_cache *cache, const char *word, int64_t length,
+                                     struct tokens *out)
 {
-    if (length > CACHED_BYTES)
-        return bpe_encode_word(bpe, scratch, word, length, out);
+    if (length > CACHED_BYTES) {
+        bpe_encode_word(bpe, scratch, word, length, out);
+        return;
+    }
     struct cached_word *pair = word_cache_pair(cache, word, length);
     const struct cached_word *found = word_cache_find(pair, word, length);
     if (found != NULL) {
-        TRY(tokens_reserve(out, CACHED_IDS));
+        tokens_reserve(out, CACHED_IDS);
         memcpy(out->ids + out->count, found->ids, sizeof found->ids); // a fixed size is faster
         out->count += found->count;
-        return OK;
+        return;
     }
     int64_t before = out->count;
-    TRY(bpe_encode_word(bpe, scratch, word, length, out));
+    bpe_encode_word(bpe, scratch, word, length, out);
     word_cache_add(pair, word, length, out->ids + before, out->count - before);
-    return OK;
 }
 
 /* Implements the decode() of a tokenizer_kind whose model begins with, or is, a struct bpe. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/bpe.h"
 
+#include "base/memory.h"
 #include "trainer/files/json_read.h"
 #include "trainer/tokenizer/byte_alphabet.h"
 
@@ -76,10 +77,8 @@ static enum status spell_tokens(struct loader *l, const char *const *tokens, int
     size_t all = 1;
     for (int64_t id = 0; id < size; id++)
         all += strlen(tokens[id]);
-    bpe->bytes = malloc(all);
-    bpe->starts = calloc((size_t)size + 1, sizeof *bpe->starts);
-    if (bpe->bytes == NULL || bpe->starts == NULL)
-        return fail(NO_MEMORY, "%s: no memory for %" PRId64 " tokens", l->vocab_file, size);
+    bpe->bytes = memory_zeroed(all, 1, "the tokens of a tokenizer");
+    bpe->starts = memory_zeroed((size_t)size + 1, sizeof *bpe->starts, "the tokens of a tokenizer");
     for (int i = 0; i < 256; i++)
         bpe->byte_ids[i] = -1;
     for (int64_t id = 0; id < size; id++) {
@@ -105,15 +104,9 @@ static enum status load_vocabulary(struct loader *l)
 {
     TRY(read_vocabulary_file(l));
     int64_t size = (int64_t)json_object_size(l->vocabulary);
-    const char **tokens = calloc((size_t)size, sizeof *tokens);
-    enum status status =
-        tokens == NULL ? fail(NO_MEMORY, "%s: no memory for %" PRId64 " tokens", l->vocab_file, size) : OK;
-    if (status == OK)
-        status = number_tokens(l, tokens, size);
-    if (status == OK)
-        status = spell_tokens(l, tokens, size);
-    free(tokens);
-    TRY(status);
+    AUTO_FREE const char **tokens = memory_zeroed((size_t)size, sizeof *tokens, "the tokens of a tokenizer");
+    TRY(number_tokens(l, tokens, size));
+    TRY(spell_tokens(l, tokens, size));
     const json_t *end = json_object_get(l->vocabulary, END_OF_TEXT);
     if (end == NULL)
         return fail(BAD_DATA, "%s: no token is \"" END_OF_TEXT "\", which ends a document", l->vocab_file);
@@ -212,9 +205,9 @@ static enum status load_merges(struct loader *l)
 
 enum status bpe_load(const char *vocab_file, const char *merge_file, struct bpe **out)
 {
-    struct loader l = {.vocab_file = vocab_file, .merge_file = merge_file, .bpe = calloc(1, sizeof *l.bpe)};
-    if (l.bpe == NULL)
-        return fail(NO_MEMORY, "%s: no memory for a tokenizer", vocab_file);
+    struct loader l = {.vocab_file = vocab_file,
+                       .merge_file = merge_file,
+                       .bpe = memory_zeroed(1, sizeof *l.bpe, "a tokenizer")};
     byte_alphabet_make(l.byte_of);
     enum status status = load_vocabulary(&l);
     if (status == OK)

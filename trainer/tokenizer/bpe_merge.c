@@ -11,6 +11,8 @@
  * occurrences of the round's pair. One by one, it is merged at once. */
 #include "trainer/tokenizer/bpe.h"
 
+#include "base/memory.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,10 +43,9 @@ struct bpe_scratch {
     int64_t link_capacity;
 };
 
-enum status bpe_scratch_create(struct bpe_scratch **out)
+struct bpe_scratch *bpe_scratch_create(void)
 {
-    *out = calloc(1, sizeof **out);
-    return *out != NULL ? OK : fail(NO_MEMORY, "no memory for an encoder");
+    return memory_zeroed(1, sizeof(struct bpe_scratch), "an encoder");
 }
 
 void bpe_scratch_destroy(struct bpe_scratch *scratch)
@@ -114,18 +115,14 @@ static int merge_short(const struct bpe *bpe, int32_t *ids, int count)
     return count;
 }
 
-static enum status pairs_add(struct pairs *pairs, struct pair pair)
+static void pairs_add(struct pairs *pairs, struct pair pair)
 {
     if (pairs->count == pairs->capacity) {
-        int64_t capacity = pairs->capacity < 1024 ? 1024 : pairs->capacity * 2;
-        struct pair *list = realloc(pairs->list, (size_t)capacity * sizeof *list);
-        if (list == NULL)
-            return fail(NO_MEMORY, "no memory to merge a word of %" PRId64 " entries", capacity);
-        pairs->list = list;
-        pairs->capacity = capacity;
+        pairs->capacity = pairs->capacity < 1024 ? 1024 : pairs->capacity * 2;
+        pairs->list =
+            memory_resized(pairs->list, (size_t)pairs->capacity, sizeof *pairs->list, "a long word");
     }
     pairs->list[pairs->count++] = pair;
-    return OK;
 }
 
 static bool comes_before(const struct pair *a, const struct pair *b)
@@ -133,14 +130,13 @@ static bool comes_before(const struct pair *a, const struct pair *b)
     return a->rank != b->rank ? a->rank < b->rank : a->position < b->position;
 }
 
-static enum status heap_push(struct pairs *heap, struct pair pair)
+static void heap_push(struct pairs *heap, struct pair pair)
 {
-    TRY(pairs_add(heap, pair));
+    pairs_add(heap, pair);
     int64_t at = heap->count - 1;
     for (; at > 0 && comes_before(&pair, &heap->list[(at - 1) / 2]); at = (at - 1) / 2)
         heap->list[at] = heap->list[(at - 1) / 2];
     heap->list[at] = pair;
-    return OK;
 }
 
 static struct pair heap_pop(struct pairs *heap)
@@ -164,82 +160,80 @@ static struct pair heap_pop(struct pairs *heap)
 
 /* Adds the pair that begins at `position`, if it is listed, to the heap or to the list for the end of this
  * round. */
-static enum status note_pair(const struct bpe *bpe, struct bpe_scratch *s, int64_t position, int32_t round)
+static void note_pair(const struct bpe *bpe, struct bpe_scratch *s, int64_t position, int32_t round)
 {
     if (position < 0 || s->links[position].next < 0)
-        return OK;
+        return;
     int32_t left = s->links[position].id, right = s->links[s->links[position].next].id;
     struct pair pair = {rank_of(bpe, left, right), left, right, position};
     if (pair.rank == BPE_NO_RANK)
-        return OK;
-    bool waits = pair.rank < round && bpe->order == BPE_IN_ROUNDS;
-    return waits ? pairs_add(&s->waiting, pair) : heap_push(&s->heap, pair);
+        return;
+    if (pair.rank < round && bpe->order == BPE_IN_ROUNDS)
+        pairs_add(&s->waiting, pair);
+    else
+        heap_push(&s->heap, pair);
 }
 
-static enum status join_one(const struct bpe *bpe, struct bpe_scratch *s, const struct pair *pair)
+static void join_one(const struct bpe *bpe, struct bpe_scratch *s, const struct pair *pair)
 {
     struct link *left = &s->links[pair->position];
     if (left->id != pair->left || left->next < 0 || s->links[left->next].id != pair->right)
-        return OK; // stale
+        return; // stale
     struct link *right = &s->links[left->next];
     left->id = bpe_find(bpe, pair->left, pair->right)->id;
     left->next = right->next;
     right->id = -1;
     if (left->next >= 0)
         s->links[left->next].previous = pair->position;
-    TRY(note_pair(bpe, s, left->previous, pair->rank));
-    return note_pair(bpe, s, pair->position, pair->rank);
+    note_pair(bpe, s, left->previous, pair->rank);
+    note_pair(bpe, s, pair->position, pair->rank);
 }
 
-static enum status merge_long(const struct bpe *bpe, struct bpe_scratch *s, const char *word, int64_t length)
+static void merge_long(const struct bpe *bpe, struct bpe_scratch *s, const char *word, int64_t length)
 {
     if (length > s->link_capacity) {
         free(s->links);
-        s->links = malloc((size_t)length * sizeof *s->links);
-        s->link_capacity = s->links != NULL ? length : 0;
-        if (s->links == NULL)
-            return fail(NO_MEMORY, "no memory to merge a word of %" PRId64 " bytes", length);
+        s->links = memory_zeroed((size_t)length, sizeof *s->links, "a long word");
+        s->link_capacity = length;
     }
     for (int64_t i = 0; i < length; i++)
         s->links[i] =
             (struct link){bpe->byte_ids[(unsigned char)word[i]], i - 1, i + 1 < length ? i + 1 : -1};
     s->heap.count = s->waiting.count = 0;
     for (int64_t i = 0; i < length; i++)
-        TRY(note_pair(bpe, s, i, -1));
+        note_pair(bpe, s, i, -1);
 
     int32_t round = -1;
     while (s->heap.count > 0 || s->waiting.count > 0) {
         bool round_ends = s->heap.count == 0 || s->heap.list[0].rank != round;
         if (round_ends && s->waiting.count > 0) {
             while (s->waiting.count > 0)
-                TRY(heap_push(&s->heap, s->waiting.list[--s->waiting.count]));
+                heap_push(&s->heap, s->waiting.list[--s->waiting.count]);
             continue;
         }
         struct pair pair = heap_pop(&s->heap);
         round = pair.rank;
-        TRY(join_one(bpe, s, &pair));
+        join_one(bpe, s, &pair);
     }
-    return OK;
 }
 
-enum status bpe_encode_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word,
-                            int64_t length, struct tokens *out)
+void bpe_encode_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, int64_t length,
+                     struct tokens *out)
 {
-    TRY(tokens_reserve(out, length));
+    tokens_reserve(out, length);
     int32_t *ids = out->ids + out->count;
     int32_t whole = bpe->whole != NULL ? bpe_find_whole(bpe, word, length) : -1;
     if (whole >= 0) {
         out->ids[out->count++] = whole;
-        return OK;
+        return;
     }
     if (length <= SHORT) {
         for (int64_t i = 0; i < length; i++)
             ids[i] = bpe->byte_ids[(unsigned char)word[i]];
         out->count += merge_short(bpe, ids, (int)length);
-        return OK;
+        return;
     }
-    TRY(merge_long(bpe, scratch, word, length));
+    merge_long(bpe, scratch, word, length);
     for (int64_t i = 0; i >= 0; i = scratch->links[i].next)
         out->ids[out->count++] = scratch->links[i].id;
-    return OK;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/tokenizer.h"
 
+#include "base/memory.h"
 #include "trainer/tokenizer/bpe.h"
 #include "trainer/tokenizer/huggingface/huggingface.h"
 #include "trainer/tokenizer/sentencepiece/sp_tokenizer.h"
@@ -39,7 +40,7 @@ static enum status byte_encode(const void *model, void *state, const char *bytes
 {
     (void)model;
     (void)state;
-    TRY(tokens_reserve(out, length));
+    tokens_reserve(out, length);
     for (int64_t i = 0; i < length; i++) // ids is NULL while there are no tokens
         out->ids[out->count++] = (unsigned char)bytes[i];
     return OK;
@@ -106,27 +107,22 @@ struct encoder {
     void *state;
 };
 
-enum status tokens_reserve(struct tokens *tokens, int64_t more)
+void tokens_reserve(struct tokens *tokens, int64_t more)
 {
     if (more <= tokens->capacity - tokens->count)
-        return OK;
+        return;
     int64_t capacity = tokens->capacity < 1024 ? 1024 : tokens->capacity;
     while (capacity - tokens->count < more)
         capacity *= 2;
-    int32_t *ids = realloc(tokens->ids, (size_t)capacity * sizeof *ids);
-    if (ids == NULL)
-        return fail(NO_MEMORY, "no memory for %" PRId64 " tokens", capacity);
-    tokens->ids = ids;
+    tokens->ids = memory_resized(tokens->ids, (size_t)capacity, sizeof *tokens->ids, "the tokens of a text");
     tokens->capacity = capacity;
-    return OK;
 }
 
-enum status tokens_append(struct tokens *tokens, const int32_t *ids, int64_t count)
+void tokens_append(struct tokens *tokens, const int32_t *ids, int64_t count)
 {
-    TRY(tokens_reserve(tokens, count));
+    tokens_reserve(tokens, count);
     for (int64_t i = 0; i < count; i++)
         tokens->ids[tokens->count++] = ids[i];
-    return OK;
 }
 
 void tokens_free(struct tokens *tokens)
@@ -180,9 +176,7 @@ enum status tokenizer_create(const struct tokenizer_config *config, struct token
     const struct tokenizer_kind *kind = NULL;
     TRY(find_kind(config->type, &kind));
     TRY(check_files(kind, config));
-    struct tokenizer *t = calloc(1, sizeof *t);
-    if (t == NULL)
-        return fail(NO_MEMORY, "no memory for a tokenizer");
+    struct tokenizer *t = memory_zeroed(1, sizeof *t, "a tokenizer");
     t->kind = kind;
     enum status status = kind->create(config, &t->model, &t->vocabulary);
     if (status == OK)
@@ -242,9 +236,7 @@ bool tokenizer_adds_space(const struct tokenizer *tokenizer)
 
 enum status encoder_create(const struct tokenizer *tokenizer, struct encoder **out)
 {
-    struct encoder *e = calloc(1, sizeof *e);
-    if (e == NULL)
-        return fail(NO_MEMORY, "no memory for an encoder");
+    struct encoder *e = memory_zeroed(1, sizeof *e, "an encoder");
     e->tokenizer = tokenizer;
     enum status status = tokenizer->kind->encoder_create(tokenizer->model, &e->state);
     if (status == OK)

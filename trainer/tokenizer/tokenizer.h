@@ -40,9 +40,9 @@ struct tokens {
     int64_t capacity;
 };
 
-/* Reserves space for `more` ids after the last one, or returns NO_MEMORY. */
-MUST_USE enum status tokens_reserve(struct tokens *tokens, int64_t more);
-MUST_USE enum status tokens_append(struct tokens *tokens, const int32_t *ids, int64_t count);
+/* Reserves space for `more` ids after the last one. */
+void tokens_reserve(struct tokens *tokens, int64_t more);
+void tokens_append(struct tokens *tokens, const int32_t *ids, int64_t count);
 void tokens_free(struct tokens *tokens);
 
 /* BAD_RECIPE for an unknown type or a missing file name, BAD_DATA or IO_ERROR for a bad file. */

@@ -5,14 +5,13 @@
 
 _Static_assert(sizeof(struct cached_word) == 64, "an entry is a cache line");
 
-enum status word_cache_create(struct word_cache *out)
+void word_cache_create(struct word_cache *out)
 {
     const size_t bytes = CACHE_ENTRIES * sizeof *out->entries;
     out->entries = aligned_alloc(128, bytes); // both entries of a word in one pair of cache lines
     if (out->entries == NULL)
-        return fail(NO_MEMORY, "no memory for the word cache of an encoder");
+        die_of(NO_MEMORY, "out of memory for the word cache of an encoder");
     memset(out->entries, 0, bytes);
-    return OK;
 }
 
 void word_cache_free(struct word_cache *cache)

@@ -19,7 +19,7 @@ struct word_cache {
     struct cached_word *entries; // [CACHE_ENTRIES]
 };
 
-MUST_USE enum status word_cache_create(struct word_cache *out);
+void word_cache_create(struct word_cache *out);
 void word_cache_free(struct word_cache *cache); // accepts {0}
 
 /* The entries that may hold word[0..length), length from 1 to CACHED_BYTES. */

@@ -36,8 +36,8 @@ static void check_ids(const struct tokenizer *t, const struct tokens *ids, const
 {
     struct tokens all = {0};
     const struct tokens *prefix = tokenizer_prefix(t);
-    cr_assert_eq(tokens_append(&all, prefix->ids, prefix->count), OK);
-    cr_assert_eq(tokens_append(&all, ids->ids, ids->count), OK);
+    tokens_append(&all, prefix->ids, prefix->count);
+    tokens_append(&all, ids->ids, ids->count);
     tokenizer_case_check(c, &all);
     tokens_free(&all);
 }
@@ -199,7 +199,7 @@ Test(huggingface, built_in_patterns_match_pcre2)
         "(?i:%s)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
         "\\s+(?!\\S)|\\s+"};
     struct split_scratch *scratch = NULL;
-    cr_assert_eq(split_scratch_create(&scratch), OK);
+    scratch = split_scratch_create();
     for (int f = 0; f < 3; f++) {
         char pattern[256];
         struct split split = {.behavior = SPLIT_ISOLATED};

@@ -75,7 +75,7 @@ Test(sentencepiece, llama2_begins_a_text_with_its_token)
     struct encoder *e = NULL;
     struct tokens ids = {0};
     cr_assert_eq(encoder_create(llama, &e), OK);
-    cr_assert_eq(tokens_append(&ids, tokenizer_prefix(llama)->ids, 1), OK);
+    tokens_append(&ids, tokenizer_prefix(llama)->ids, 1);
     cr_assert_eq(encoder_encode(e, "the dog", 7, &ids), OK);
     cr_assert_eq(tokenizer_decode(llama, ids.ids, ids.count, &back), OK);
     cr_assert_str_eq(back.chars, "the dog");

@@ -54,7 +54,7 @@ static inline bool tokenizer_cases_next(struct tokenizer_cases *cases)
     while (*c == ' ') {
         char *end = NULL;
         int32_t id = (int32_t)strtol(c, &end, 10);
-        cr_assert_eq(tokens_append(&cases->now.ids, &id, 1), OK);
+        tokens_append(&cases->now.ids, &id, 1);
         c = end;
     }
     cr_assert_eq(*c, '\n');

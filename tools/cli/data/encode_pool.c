@@ -57,13 +57,13 @@ static enum status encode_text(const struct encode_options *options, struct enco
     const struct tokens *suffix = tokenizer_suffix(options->tokenizer);
     const int32_t end = tokenizer_end_of_document(options->tokenizer);
     if (part->begins)
-        TRY(tokens_append(ids, prefix->ids, prefix->count));
+        tokens_append(ids, prefix->ids, prefix->count);
     TRY(encoder_encode(encoder, bytes, part->bytes, ids));
     if (part->ends) {
-        TRY(tokens_append(ids, suffix->ids, suffix->count));
+        tokens_append(ids, suffix->ids, suffix->count);
         const bool ended = suffix->count > 0 && suffix->ids[suffix->count - 1] == end;
         if (options->append_eod && !ended)
-            TRY(tokens_append(ids, &end, 1));
+            tokens_append(ids, &end, 1);
     }
     return OK;
 }

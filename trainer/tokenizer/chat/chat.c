@@ -46,7 +46,7 @@ static enum status add_pieces(struct writer *w, const struct chat_pieces *pieces
         }
         TRY(flush(w));
         const int64_t begin = w->out->ids.count;
-        TRY(tokens_append(&w->out->ids, &piece->id, 1));
+        tokens_append(&w->out->ids, &piece->id, 1);
         mark(w, begin);
     }
     return OK;
@@ -281,7 +281,7 @@ enum status chat_encode_prompt(const struct chat_template *template, struct enco
                    second = {ROLE_USER, user, (size_t)length};
     enum status status = add_prompt(&w, &first, &second);
     if (status == OK)
-        status = tokens_append(out, tokens.ids.ids, tokens.ids.count);
+        tokens_append(out, tokens.ids.ids, tokens.ids.count);
     text_free(&w.pending);
     chat_tokens_free(&tokens);
     return status;

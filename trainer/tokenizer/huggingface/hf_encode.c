@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/huggingface/huggingface.h"
 
+#include "base/memory.h"
 #include "trainer/tokenizer/huggingface/llama_word.h"
 #include "trainer/tokenizer/tokenizer_unicode.h"
 
@@ -33,25 +34,19 @@ void hf_encoder_destroy(void *state)
 
 enum status hf_encoder_create(const void *model, void **state)
 {
-    struct hf_encoder *e = calloc(1, sizeof *e);
-    if (e == NULL)
-        return fail(NO_MEMORY, "no memory for an encoder");
+    struct hf_encoder *e = memory_zeroed(1, sizeof *e, "an encoder");
     e->hf = model;
-    enum status status = word_cache_create(&e->cache);
-    if (status == OK)
-        status = bpe_scratch_create(&e->scratch);
-    if (status == OK)
-        status = split_scratch_create(&e->matches);
-    if (status == OK)
-        *state = e;
-    else
-        hf_encoder_destroy(e);
-    return status;
+    word_cache_create(&e->cache);
+    e->scratch = bpe_scratch_create();
+    e->matches = split_scratch_create();
+    *state = e;
+    return OK;
 }
 
 static enum status encode_word(struct hf_encoder *e, const char *word, int64_t length, struct tokens *out)
 {
-    return bpe_encode_cached(&e->hf->bpe, e->scratch, &e->cache, word, length, out);
+    bpe_encode_cached(&e->hf->bpe, e->scratch, &e->cache, word, length, out);
+    return OK;
 }
 
 static enum status encode_words(struct hf_encoder *e, const struct split *split, const char *text,
@@ -99,13 +94,6 @@ static enum status encode_piece(struct hf_encoder *e, int step, const char *text
     }
 }
 
-static enum status append_id(struct tokens *out, int32_t id)
-{
-    TRY(tokens_reserve(out, 1));
-    out->ids[out->count++] = id;
-    return OK;
-}
-
 /* Encodes normalized text. */
 static enum status encode_normalized(struct hf_encoder *e, const char *text, int64_t length,
                                      struct tokens *out)
@@ -115,7 +103,7 @@ static enum status encode_normalized(struct hf_encoder *e, const char *text, int
     int64_t at = 0;
     for (; added_tokens_next(&e->hf->normalized, &search, &match); at = match.end) {
         TRY(encode_piece(e, 0, text + at, match.begin - at, out));
-        TRY(append_id(out, match.id));
+        tokens_append(out, &match.id, 1);
     }
     return encode_piece(e, 0, text + at, length - at, out);
 }
@@ -164,7 +152,7 @@ static enum status encode_valid(struct hf_encoder *e, const char *text, int64_t 
     int64_t at = 0;
     for (; added_tokens_next(&e->hf->raw, &search, &match); at = match.end) {
         TRY(encode_text(e, text + at, match.begin - at, out));
-        TRY(append_id(out, match.id));
+        tokens_append(out, &match.id, 1);
     }
     return encode_text(e, text + at, length - at, out);
 }

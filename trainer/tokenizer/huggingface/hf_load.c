@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reads tokenizer.json: the file, its model section, and the order of the others. */
+#include "base/memory.h"
 #include "trainer/files/json_read.h"
 #include "trainer/tokenizer/byte_alphabet.h"
 #include "trainer/tokenizer/huggingface/huggingface.h"
@@ -241,13 +242,11 @@ static enum status spell_tokens(struct hf_loader *l, const char *const *tokens)
     size_t all = 1;
     for (int32_t id = 0; id < bpe->size; id++)
         all += tokens[id] != NULL ? strlen(tokens[id]) : 0;
-    bool *added = calloc((size_t)bpe->size, sizeof *added);
+    AUTO_FREE bool *added = calloc((size_t)bpe->size, sizeof *added); // the file dictates the sizes
     bpe->bytes = malloc(all);
     bpe->starts = calloc((size_t)bpe->size + 1, sizeof *bpe->starts);
-    if (bpe->bytes == NULL || bpe->starts == NULL || added == NULL) {
-        free(added);
+    if (bpe->bytes == NULL || bpe->starts == NULL || added == NULL)
         return fail(NO_MEMORY, "%s: no memory for %d tokens", l->file, bpe->size);
-    }
     for (int64_t i = 0; i < l->hf->added_count; i++)
         added[l->hf->added[i].id] = true;
     for (int i = 0; i < 256; i++)
@@ -259,7 +258,6 @@ static enum status spell_tokens(struct hf_loader *l, const char *const *tokens)
             bpe->byte_ids[(unsigned char)bytes[0]] = id;
         bpe->starts[id + 1] = bpe->starts[id] + count;
     }
-    free(added);
     for (int i = 0; i < 256; i++) {
         l->hf->lacks_bytes = l->hf->lacks_bytes || bpe->byte_ids[i] < 0;
         if (bpe->byte_ids[i] < 0 && hf_is_utf8_byte(i))
@@ -274,14 +272,11 @@ static enum status spell_tokens(struct hf_loader *l, const char *const *tokens)
 static enum status load_tokens(struct hf_loader *l)
 {
     TRY(find_size(l));
-    const char **tokens = calloc((size_t)l->hf->bpe.size, sizeof *tokens);
+    AUTO_FREE const char **tokens = calloc((size_t)l->hf->bpe.size, sizeof *tokens);
     if (tokens == NULL)
         return fail(NO_MEMORY, "%s: no memory for %d tokens", l->file, l->hf->bpe.size);
-    enum status status = number_tokens(l, tokens);
-    if (status == OK)
-        status = spell_tokens(l, tokens);
-    free(tokens);
-    return status;
+    TRY(number_tokens(l, tokens));
+    return spell_tokens(l, tokens);
 }
 
 /* The id of a vocabulary token, or -1. */
@@ -387,14 +382,12 @@ static void find_file(const char *path, struct text *out)
 
 enum status hf_load(const char *path, struct huggingface **out)
 {
-    struct text file = {0};
+    AUTO(text) file = {0};
     find_file(path, &file);
-    struct hf_loader l = {.file = text_chars(&file), .hf = calloc(1, sizeof *l.hf)};
+    struct hf_loader l = {.file = text_chars(&file), .hf = memory_zeroed(1, sizeof *l.hf, "a tokenizer")};
     byte_alphabet_make(l.byte_of);
-    enum status status =
-        l.hf != NULL ? load(&l) : fail(NO_MEMORY, "%s: no memory for a tokenizer", text_chars(&file));
+    const enum status status = load(&l);
     json_decref(l.root);
-    text_free(&file);
     if (status == OK)
         *out = l.hf;
     else

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reads the special tokens of tokenizer.json: added_tokens, post_processor, and the end of a document. */
+#include "base/memory.h"
 #include "trainer/files/json_read.h"
 #include "trainer/tokenizer/huggingface/huggingface.h"
 
@@ -57,9 +58,7 @@ enum status hf_load_added(struct hf_loader *l)
         return fail(BAD_DATA, "%s: added_tokens is not a list", l->file);
     if (count > 65536)
         return fail(BAD_DATA, "%s: %zu added_tokens; at most 65536 are supported", l->file, count);
-    l->hf->added = calloc(count + 1, sizeof *l->hf->added);
-    if (l->hf->added == NULL)
-        return fail(NO_MEMORY, "%s: no memory for %zu added tokens", l->file, count);
+    l->hf->added = memory_zeroed(count + 1, sizeof *l->hf->added, "the added tokens of a tokenizer");
     for (size_t i = 0; i < count; i++)
         TRY(load_one(l, (int64_t)i, json_array_get(list, i)));
     TRY(added_tokens_create(l->hf->added, (int64_t)count, false, &l->hf->raw));
@@ -95,8 +94,7 @@ static enum status add_special(const struct hf_loader *l, const json_t *processo
                         "%s: post_processor: special_tokens.\"%.80s\" has id %" PRId64
                         ", which is outside the vocabulary of %d",
                         l->file, name, value, l->hf->bpe.size);
-        TRY(tokens_reserve(out, 1));
-        out->ids[out->count++] = (int32_t)value;
+        tokens_append(out, &(int32_t){(int32_t)value}, 1);
     }
     return OK;
 }

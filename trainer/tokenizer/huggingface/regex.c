@@ -2,6 +2,7 @@
 #include "trainer/tokenizer/huggingface/regex.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/tokenizer/huggingface/split.h"
 
@@ -118,22 +119,16 @@ void regex_free(pcre2_code *regex)
     pcre2_code_free(regex);
 }
 
-enum status split_scratch_create(struct split_scratch **out)
+struct split_scratch *split_scratch_create(void)
 {
-    struct split_scratch *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return fail(NO_MEMORY, "no memory for an encoder");
+    struct split_scratch *s = memory_zeroed(1, sizeof *s, "an encoder");
     s->match = pcre2_match_data_create(1, NULL);
     s->context = pcre2_match_context_create(NULL);
     s->stack = pcre2_jit_stack_create(JIT_STACK_MIN, JIT_STACK_MAX, NULL); // NULL without JIT
-    *out = s;
-    if (s->match == NULL || s->context == NULL) {
-        split_scratch_destroy(s);
-        *out = NULL;
-        return fail(NO_MEMORY, "no memory for an encoder");
-    }
+    if (s->match == NULL || s->context == NULL)
+        die_of(NO_MEMORY, "out of memory for an encoder");
     pcre2_jit_stack_assign(s->context, NULL, s->stack);
-    return OK;
+    return s;
 }
 
 void split_scratch_destroy(struct split_scratch *scratch)
@@ -217,10 +212,9 @@ void regex_free(struct pcre2_real_code_8 *regex)
     (void)regex;
 }
 
-enum status split_scratch_create(struct split_scratch **out)
+struct split_scratch *split_scratch_create(void)
 {
-    *out = NULL; // built-in patterns need none
-    return OK;
+    return NULL; // built-in patterns need none
 }
 
 void split_scratch_destroy(struct split_scratch *scratch)

@@ -51,7 +51,7 @@ int64_t split_word(const struct split *split, const char *text, int64_t length);
 
 /* Scratch memory of the matches of one thread. */
 struct split_scratch;
-MUST_USE enum status split_scratch_create(struct split_scratch **out);
+struct split_scratch *split_scratch_create(void);
 void split_scratch_destroy(struct split_scratch *scratch); // accepts NULL
 /* Begins a text of this length, which limits what the matches in it may cost together. */
 void split_scratch_begin(struct split_scratch *scratch, int64_t length);

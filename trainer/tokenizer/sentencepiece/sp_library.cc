@@ -73,15 +73,14 @@ const char *sp_piece(const sp_model *model, int id, size_t *length, sp_kind *kin
 }
 
 sp_result sp_encode(const sp_model *model, const char *bytes, size_t length,
-                    int (*append)(tokens *out, const int *ids, size_t count), tokens *out, char why[SP_WHY])
+                    void (*append)(tokens *out, const int *ids, size_t count), tokens *out, char why[SP_WHY])
 {
-    bool full = false;
-    const sp_result result = guarded(why, [&] {
+    return guarded(why, [&] {
         std::vector<int> ids;
         const sentencepiece::util::Status status =
             model->processor.Encode(absl::string_view(bytes, length), &ids);
-        full = status.ok() && append(out, ids.data(), ids.size()) != 0;
+        if (status.ok())
+            append(out, ids.data(), ids.size());
         return status;
     });
-    return full ? SP_NO_MEMORY : result;
 }

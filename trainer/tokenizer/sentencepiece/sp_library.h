@@ -28,9 +28,9 @@ int sp_eos(const struct sp_model *model); /* -1: none */
 /* The text of a piece, with U+2581 for spaces; owned by the model. */
 const char *sp_piece(const struct sp_model *model, int id, size_t *length, enum sp_kind *kind);
 
-/* Passes the ids of bytes[0..length) to `append`, which returns 0, or another value to stop: SP_NO_MEMORY. */
+/* Passes the ids of bytes[0..length) to `append`. */
 enum sp_result sp_encode(const struct sp_model *model, const char *bytes, size_t length,
-                         int (*append)(struct tokens *out, const int *ids, size_t count), struct tokens *out,
+                         void (*append)(struct tokens *out, const int *ids, size_t count), struct tokens *out,
                          char why[SP_WHY]);
 
 #ifdef __cplusplus

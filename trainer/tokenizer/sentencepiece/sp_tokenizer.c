@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/sentencepiece/sp_tokenizer.h"
 
+#include "base/memory.h"
 #include "trainer/tokenizer/sentencepiece/sp_library.h"
 
 #include <stdlib.h>
@@ -23,13 +24,9 @@ static void destroy(void *pointer)
     free(sp);
 }
 
-static int append(struct tokens *out, const int *ids, size_t count)
+static void append(struct tokens *out, const int *ids, size_t count)
 {
-    if (tokens_reserve(out, (int64_t)count) != OK)
-        return 1;
-    for (size_t i = 0; i < count; i++)
-        out->ids[out->count++] = ids[i];
-    return 0;
+    tokens_append(out, ids, (int64_t)count);
 }
 
 static enum status encode(const void *model, void *state, const char *bytes, int64_t length,
@@ -105,9 +102,7 @@ static enum status load(const char *path, bool bos, struct sentencepiece *sp, st
 static enum status create(const struct tokenizer_config *config, bool bos, void **model,
                           struct vocabulary *vocabulary)
 {
-    struct sentencepiece *sp = calloc(1, sizeof *sp);
-    if (sp == NULL)
-        return fail(NO_MEMORY, "no memory for a tokenizer");
+    struct sentencepiece *sp = memory_zeroed(1, sizeof *sp, "a tokenizer");
     enum status status = load(config->tokenizer_model, bos, sp, vocabulary);
     if (status == OK)
         *model = sp;
