@@ -9,8 +9,16 @@
 #pragma once
 
 #include "trainer/generate/sampler.h"
-#include "trainer/generate/stop_text.h"
 #include "trainer/recipe/recipe.h"
+
+/* Texts that end a generated text, and are not part of it. They may lie across tokens, so what could be the
+ * beginning of one is held back:
+ *
+ *     stop "END"    "one E" + "ND two"      prints "one ", then stops */
+struct stop_texts {
+    const char *const *list; // none is empty
+    int count;
+};
 
 struct generate_prompt {
     const char *bytes;
