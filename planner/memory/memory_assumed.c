@@ -14,7 +14,7 @@ struct memory_assume memory_assumed(const struct recipe *recipe)
     struct memory_assume out =
         assume->programs == ASSUME_PAPERS
             ? memory_of_papers
-            : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe));
+            : memory_of_working(recipe->precision.params_dtype, recipe->precision.main_params_dtype);
     if (assume_stores_scores(assume)) {
         out.unfused_attention = true;
         out.stored_masks = recipe->model.attention_dropout > 0.0 || out.stored_masks;

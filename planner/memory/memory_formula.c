@@ -283,7 +283,7 @@ static enum status add_step(struct estimate *s, const struct memory_states *stat
     int64_t statistics = s->run->mesh.world * (int64_t)sizeof(struct step_stats);
     TRY(add_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 4) * word));
     TRY(add_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
-    if (s->run->recipe->precision.params_dtype == RECIPE_FP16)
+    if (s->run->recipe->precision.params_dtype == F16)
         TRY(add_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
     TRY(add_buffer(s, PART_DATA, "step statistics", statistics));
     if (s->run->recipe->precision.scaling == SCALE_DELAYED)
@@ -339,7 +339,7 @@ static enum status add_states(struct estimate *s, const struct memory_states *st
 /* Only dimensions and dtype are read. */
 static struct tensor shape_2d(const struct estimate *s, int64_t rows, int64_t columns)
 {
-    return tensor_2d(NULL, recipe_working_dtype(s->run->recipe), rows, columns);
+    return tensor_2d(NULL, s->run->recipe->precision.params_dtype, rows, columns);
 }
 
 static int64_t of_sum(const struct estimate *s, int64_t rows, int64_t columns)
@@ -392,7 +392,7 @@ static int64_t of_matmuls(const struct estimate *s, const char *linear, int64_t 
                           bool bias)
 {
     float somewhere = 0.0f; // operands without data are ignored
-    enum dtype dtype = recipe_working_dtype(s->run->recipe);
+    enum dtype dtype = s->run->recipe->precision.params_dtype;
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t rows = s->shape.tp_comm_overlap ? tokens / s->shape.tp : tokens;
     struct tensor weight = tensor_2d(&somewhere, dtype, outputs, inputs);

@@ -230,7 +230,7 @@ static int64_t replicated_bytes(const struct recipe *recipe, const struct params
 {
     enum { LOSS_SCALE_BYTES = 3 * sizeof(double) };
     const struct recipe_precision *precision = &recipe->precision;
-    const bool has_scale = precision->params_dtype == RECIPE_FP16 && !(precision->loss_scale > 0.0);
+    const bool has_scale = precision->params_dtype == F16 && !(precision->loss_scale > 0.0);
     int64_t bytes = has_scale ? LOSS_SCALE_BYTES : 0;
     for (int i = 0; i < params->count && precision->scaling == SCALE_DELAYED; i++)
         if (params->list[i].ndim == 2 && params->list[i].layer >= 0 &&
@@ -245,7 +245,7 @@ int64_t memory_snapshot_bytes(const struct run *run, const struct params *params
     const struct recipe *recipe = run->recipe;
     const int64_t moments = recipe->checkpoint.save_optim ? 2 * (int64_t)sizeof(float) : 0;
     const int64_t limit = recipe->checkpoint.staging_mb << 20;
-    int64_t bytes = states->saved * ((recipe_main_dtype(recipe) == BF16 ? 2 : 4) + moments);
+    int64_t bytes = states->saved * ((recipe->precision.main_params_dtype == BF16 ? 2 : 4) + moments);
     if (!recipe->checkpoint.async_save || recipe->checkpoint.save == NULL)
         return 0;
     bytes += rank == 0 ? replicated_bytes(recipe, params) : 0;

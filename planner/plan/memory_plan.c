@@ -187,7 +187,8 @@ enum status memory_plan_check_host(const struct recipe *recipe)
         return OK;
     TRY(model_parameter_count(&recipe->model, &elements));
     double parameters = (double)elements;
-    struct memory_assume assume = memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe));
+    struct memory_assume assume =
+        memory_of_working(recipe->precision.params_dtype, recipe->precision.main_params_dtype);
     int zero = recipe->data_parallel.zero_stage, data = recipe->parallel.data_parallel_size;
     if (zero >= 3 && assume.master > 0)
         assume.weight = 0; // rounded from the master weights when they are gathered

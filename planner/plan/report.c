@@ -105,7 +105,7 @@ static void print_zero(const struct run *run, FILE *to)
             "ZeRO %d: for each of %d microbatch%s rank 0 reduce-scatters %s of gradients "
             "in %d messages; ZeRO 0 and 1 do this once per step",
             stage, m, m == 1 ? "" : "es", bytes, states.messages);
-    bytes_text(states.whole * (int64_t)dtype_bytes(recipe_working_dtype(recipe)), bytes);
+    bytes_text(states.whole * (int64_t)dtype_bytes(recipe->precision.params_dtype), bytes);
     if (stage == 3)
         fprintf(to, "; and gathers %s of weights for F, and again for B or I", bytes);
     fprintf(to, "\n");

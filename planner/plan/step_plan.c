@@ -215,7 +215,7 @@ enum status step_plan_check_profile(const struct run *run, const struct cluster_
 {
     const struct recipe *recipe = run->recipe;
     const struct cost_options options = step_plan_cost_options(run, profile);
-    const enum profile_dtype dtype = cost_dtype(&options, recipe_working_dtype(recipe));
+    const enum profile_dtype dtype = cost_dtype(&options, recipe->precision.params_dtype);
     const int ranks = run->mesh.world;
     struct text why = {0};
     if (profile->device.peak_flops[dtype] <= 0.0)

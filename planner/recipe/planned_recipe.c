@@ -11,15 +11,11 @@
 /* The dtype in which the recipe's matmuls are computed. */
 static enum profile_dtype matmul_dtype(const struct recipe *recipe)
 {
-    switch (recipe->precision.params_dtype) {
-    case RECIPE_FP32:
-        break;
-    case RECIPE_BF16:
-        return PROFILE_BF16;
-    case RECIPE_FP16:
-        return PROFILE_FP16;
-    }
-    return recipe->kernels.tf32 ? PROFILE_TF32 : PROFILE_FP32;
+    const enum dtype dtype = recipe->precision.params_dtype;
+    return dtype == BF16          ? PROFILE_BF16
+           : dtype == F16         ? PROFILE_FP16
+           : recipe->kernels.tf32 ? PROFILE_TF32
+                                  : PROFILE_FP32;
 }
 
 static bool was_given(const struct recipe *recipe, const char *key)

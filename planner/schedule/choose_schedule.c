@@ -34,7 +34,7 @@ static double message_s(const struct choosing *c)
     const int ranks[] = {0, mesh_rank(&c->run->mesh, MESH_DENSE, (struct mesh_coord){.pp = 1})};
     const int64_t elements =
         recipe->train.micro_batch_size * recipe->model.seq_length * recipe->model.hidden_size;
-    const int64_t bytes = elements * (int64_t)dtype_bytes(recipe_working_dtype(recipe));
+    const int64_t bytes = elements * (int64_t)dtype_bytes(recipe->precision.params_dtype);
     return cost_of_message(
         &options, CALL_SEND, cost_group_shape(&options, ranks, 2),
         bytes / (recipe->layers.sequence_parallel ? recipe->parallel.tensor_parallel_size : 1));

@@ -132,7 +132,7 @@ static double message_seconds(const struct bounded *l)
     const int ranks[] = {0, mesh_rank(&l->run.mesh, MESH_DENSE, (struct mesh_coord){.pp = 1})};
     const int64_t elements =
         recipe->train.micro_batch_size * recipe->model.seq_length * recipe->model.hidden_size;
-    const int64_t bytes = elements * (recipe->precision.params_dtype == RECIPE_FP32 ? 4 : 2);
+    const int64_t bytes = elements * (recipe->precision.params_dtype == F32 ? 4 : 2);
     return cost_of_message(
         &l->options, CALL_SEND, cost_group_shape(&l->options, ranks, 2),
         bytes / (recipe->layers.sequence_parallel ? recipe->parallel.tensor_parallel_size : 1));

@@ -8,7 +8,7 @@ void memory_need_advise(const struct recipe *recipe, struct text *out)
     const char *const keys[] = {
         recipe->train.micro_batch_size > 1 ? "a smaller train.micro_batch_size" : NULL,
         recompute->granularity != RECOMPUTE_FULL ? "memory.recompute_granularity full" : NULL,
-        recipe->precision.params_dtype == RECIPE_FP32 ? "precision.params_dtype bf16" : NULL,
+        recipe->precision.params_dtype == F32 ? "precision.params_dtype bf16" : NULL,
         parallel->data_parallel_size > 1 && recipe->data_parallel.zero_stage < 3
             ? "a larger parallel.zero_stage"
             : NULL,

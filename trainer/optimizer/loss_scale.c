@@ -5,7 +5,7 @@ struct loss_scale loss_scale_of(const struct recipe *recipe)
 {
     const struct recipe_precision *p = &recipe->precision;
     bool fixed = p->loss_scale > 0.0;
-    if (p->params_dtype != RECIPE_FP16)
+    if (p->params_dtype != F16)
         return (struct loss_scale){.scale = 0.0};
     return (struct loss_scale){
         .scale = fixed ? p->loss_scale : p->initial_loss_scale,

@@ -31,7 +31,6 @@
 #include "parallel/data_parallel_options.h"
 #include "trainer/files/problems.h"
 
-enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
 enum layout_search { SEARCH_NONE, SEARCH_AUTO };
 /* TIMES_PLAN: times of a plan with cluster.profile; also the memory limit, unless the recipe has one. */
 enum schedule_times { TIMES_GIVEN, TIMES_PLAN };
@@ -224,9 +223,6 @@ int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
 
 /* The name of precision.params_dtype. */
 const char *recipe_dtype_name(const struct recipe *recipe);
-/* precision.params_dtype and precision.main_params_dtype as dtypes of the kernels. */
-enum dtype recipe_working_dtype(const struct recipe *recipe);
-enum dtype recipe_main_dtype(const struct recipe *recipe);
 
 /* Appends the recipe as YAML, every key with its value and, as a comment, its origin. It loads back to the
  * same recipe. */

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The precision keys of the linear layers, and their rules. */
+/* The precision keys of the linear layers, and their rules; the options of layers that follow from the
+ * sections `precision` and `memory`. */
 #include "base/memory.h"
 #include "kernels/ops.h"
 #include "trainer/recipe/recipe_rules.h"
+
+#include <string.h>
 
 static const char *const matmul_keys[MATMUL_COUNT] = {
     "precision.forward_format", "precision.grad_input_format", "precision.grad_weight_format"};
@@ -236,7 +239,7 @@ static void least_scale_message(const struct view *v, struct text *out)
 static bool main_holds(const struct view *v)
 {
     const struct recipe_precision *p = &v->recipe->precision;
-    return p->main_params_dtype == RECIPE_FP32 || p->main_params_dtype == p->params_dtype;
+    return p->main_params_dtype == F32 || p->main_params_dtype == p->params_dtype;
 }
 
 static void main_message(const struct view *v, struct text *out)
@@ -244,7 +247,7 @@ static void main_message(const struct view *v, struct text *out)
     text_add(out,
              "precision.main_params_dtype bf16 requires precision.params_dtype bf16, not %s; use "
              "precision.params_dtype=bf16 or precision.main_params_dtype=fp32",
-             v->recipe->precision.params_dtype == RECIPE_FP32 ? "fp32" : "fp16");
+             v->recipe->precision.params_dtype == F32 ? "fp32" : "fp16");
 }
 
 #define FORMATS                                                                     \
@@ -268,3 +271,49 @@ static const struct rule rules[] = {
     {"precision.main_params_dtype precision.params_dtype", main_holds, main_message, {{0}}},
 };
 const struct rules recipe_precision_rules = RULES_OF(rules);
+
+/* ---- options of layers ---- */
+
+static unsigned modules_of(const struct recipe_names *names)
+{
+    unsigned modules = 0;
+    const struct recipe_row *row = &recipe_rows[recipe_row_index("memory.recompute_modules")];
+    for (size_t i = 0; i < names->count; i++)
+        for (const struct choice *c = row->choices; c->name != NULL; c++)
+            if (strcmp(names->list[i], c->name) == 0)
+                modules |= (unsigned)c->value;
+    return modules;
+}
+
+/* Fills format, scaling, num_layers and high; the other fields are rows of the table. */
+static void derive_precision(struct recipe *recipe)
+{
+    const struct recipe_precision *p = &recipe->precision;
+    struct linear_precision *precision = &recipe->layers.precision;
+    const int per_matmul[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
+    static const enum scaling scalings[] = {
+        [SCALE_AUTO] = SCALING_TENSORWISE,
+        [SCALE_TENSORWISE] = SCALING_TENSORWISE,
+        [SCALE_DELAYED] = SCALING_DELAYED,
+        [SCALE_BLOCKWISE] = SCALING_BLOCKWISE,
+    };
+    precision->scaling = scalings[p->scaling];
+    precision->num_layers = recipe->model.num_layers;
+    precision->high = p->high_precision_layers.list;
+    precision->high_count = p->high_precision_layers.count;
+    for (int i = 0; i < MATMUL_COUNT; i++)
+        precision->format[i] =
+            per_matmul[i] == MATMUL_FORMAT_SAME ? p->matmul_format : (enum matmul_format)per_matmul[i];
+}
+
+void recipe_derive_layers(struct recipe *recipe)
+{
+    recipe->layers.recompute.modules = modules_of(&recipe->memory.recompute_modules);
+    derive_precision(recipe);
+}
+
+const char *recipe_dtype_name(const struct recipe *recipe)
+{
+    const enum dtype dtype = recipe->precision.params_dtype;
+    return dtype == BF16 ? "bf16" : dtype == F16 ? "fp16" : "fp32";
+}

@@ -383,7 +383,7 @@ static bool tf32_holds(const struct view *v)
 {
     const struct recipe_precision *p = &v->recipe->precision;
     return !v->recipe->kernels.tf32 ||
-           (p->params_dtype == RECIPE_FP32 && device_traits(v->recipe->cluster.device)->has_matmul_options);
+           (p->params_dtype == F32 && device_traits(v->recipe->cluster.device)->has_matmul_options);
 }
 
 static void tf32_message(const struct view *v, struct text *out)
@@ -391,7 +391,7 @@ static void tf32_message(const struct view *v, struct text *out)
     text_add(out, "precision.allow_tf32 true needs fp32 on a GPU:");
     if (!device_traits(v->recipe->cluster.device)->has_matmul_options)
         text_add(out, " cluster.device %s has no TF32;", v->recipe->cluster.device);
-    if (v->recipe->precision.params_dtype != RECIPE_FP32)
+    if (v->recipe->precision.params_dtype != F32)
         text_add(out, " precision.params_dtype is %s;", recipe_dtype_name(v->recipe));
     text_add(out, " use precision.allow_tf32=false");
 }
@@ -456,7 +456,7 @@ static bool cudnn_obstacles(const struct recipe *r, struct text *out)
          "it runs without ALiBi: use model.position_embedding_type=rope"},
         {r->model.attn_logit_softcapping > 0.0,
          "it runs without soft-capping: use model.attn_logit_softcapping=0"},
-        {r->precision.params_dtype == RECIPE_FP32,
+        {r->precision.params_dtype == F32,
          "it needs a two-byte type: use precision.params_dtype=bf16 or fp16"},
         {!fits, "it supports head sizes up to 128 in multiples of 8: use model.kv_channels=64 or 128"},
     };

@@ -174,7 +174,7 @@ void text_add_real(struct text *out, double value);
 
 /* Fills every value that is derived from others and was not given. world_size 0: no launcher. */
 void recipe_derive(struct recipe *recipe, int world_size);
-/* Fills the fields of recipe->layers that are not rows of the table: recipe_memory.c. */
+/* Fills the fields of recipe->layers that are not rows of the table: recipe_precision.c. */
 void recipe_derive_layers(struct recipe *recipe);
 /* Reads the sizes of pipeline.schedule_file, if given, so that rules can compare them with other keys; false
  * with a problem if it cannot be used. */

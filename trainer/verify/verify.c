@@ -177,7 +177,7 @@ static double weight_bound(const struct comparison *c, int row, int64_t i, struc
 {
     const struct recipe *r = c->recipe;
     const struct param *param = &c->params->list[row];
-    if (recipe_main_dtype(r) == F32)
+    if (r->precision.main_params_dtype == F32)
         return bound_weight(&r->optimizer, c->step, param->decay, element, delta);
     uint32_t word = philox_word(rounding, (uint64_t)c->step, (uint64_t)i / 2);
     return bound_weight_stochastic(&r->optimizer, c->step, param->decay, element, delta,
@@ -227,7 +227,7 @@ static void compare_state(const struct comparison *c, int row, const float *boun
 
 static double roundoff_of(const struct recipe *recipe)
 {
-    return bound_roundoff(recipe_working_dtype(recipe), recipe->kernels.tf32);
+    return bound_roundoff(recipe->precision.params_dtype, recipe->kernels.tf32);
 }
 
 /* Computes the bounds of a row's gradient, summed over tokens, per element. */
@@ -235,7 +235,7 @@ static float *bounds_of_row(const struct comparison *c, int row)
 {
     const struct param *param = &c->params->list[row];
     float *out = memory_zeroed((size_t)c->one->count[row] + 1, sizeof *out, "the bounds of a parameter");
-    enum dtype working = recipe_working_dtype(c->recipe);
+    enum dtype working = c->recipe->precision.params_dtype;
     double least = fmax(size_before_softmax(c, param), bound_least(working, tokens_of(c->one)));
     bound_gradient(
         c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], c->response->gradient[row], least,

@@ -11,7 +11,7 @@
 
 static struct recipe recipe_of(double fixed, double initial, double least, int64_t window, int64_t hysteresis)
 {
-    return (struct recipe){.precision = {.params_dtype = RECIPE_FP16,
+    return (struct recipe){.precision = {.params_dtype = F16,
                                          .loss_scale = fixed,
                                          .initial_loss_scale = initial,
                                          .min_loss_scale = least,
@@ -107,7 +107,7 @@ Test(loss_scale, fixed_scale_is_constant_and_reports_being_stuck)
     }
     loss_scale_step(&state, false);
     cr_expect_not(state.stuck);
-    recipe.precision.params_dtype = RECIPE_BF16;
+    recipe.precision.params_dtype = BF16;
     cr_expect_eq(loss_scale_of(&recipe).scale, 0.0);
 }
 

@@ -115,7 +115,7 @@ Test(recipe_models, scale_with_the_nodes_and_are_bf16)
         struct text file = {0};
         snprintf(path, sizeof path, RECIPES "%s", models[i].path);
         struct recipe *recipe = load_model(path);
-        cr_expect_eq(recipe->precision.params_dtype, RECIPE_BF16, "%s", path);
+        cr_expect_eq(recipe->precision.params_dtype, BF16, "%s", path);
         cr_expect_gt(recipe->cluster.nodes, 0, "%s", path);
         MUST(file_read(path, &file));
         cr_expect(strstr(file.chars, "data_parallel_size") == NULL, "%s", path);

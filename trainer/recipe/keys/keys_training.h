@@ -9,10 +9,9 @@
     !linear_precision_quantizes(&r->layers.precision), "precision.matmul_format", \
         "no matrix multiplication is quantized"
 #define NOT_DELAYED r->precision.scaling != SCALE_DELAYED, "precision.scaling", "only delayed uses it"
-#define NOT_FP16 \
-    r->precision.params_dtype != RECIPE_FP16, "precision.params_dtype", "only fp16 scales the loss"
-#define FIXED_SCALE                                                                                  \
-    r->precision.params_dtype == RECIPE_FP16 && r->precision.loss_scale > 0, "precision.loss_scale", \
+#define NOT_FP16    r->precision.params_dtype != F16, "precision.params_dtype", "only fp16 scales the loss"
+#define FIXED_SCALE                                                                          \
+    r->precision.params_dtype == F16 && r->precision.loss_scale > 0, "precision.loss_scale", \
         "only 0 (dynamic loss scaling) uses it"
 #define MATMUL_FORMATS                                                                              \
     NAMED("none", MATMUL_FORMAT_NONE), NAMED("e4m3", MATMUL_E4M3), NAMED("e5m2", MATMUL_E5M2),      \
@@ -194,17 +193,16 @@ END_FIELDS
 
 SECTION(precision, SECTION_MATHEMATICS, "Data types and low-precision formats.")
 BEGIN_FIELDS(recipe_precision)
-CHOICE_KEY(enum recipe_dtype, precision, params_dtype, "fp32",
+CHOICE_KEY(enum dtype, precision, params_dtype, "fp32",
            "Data type of weights and activations in memory and in messages. With bf16 and fp16, sums, norms, "
            "softmax, loss, weight gradients and the optimizer's main weights stay fp32. fp16 uses loss "
            "scaling (docs/precision.md).",
-           .choices = CHOICES(NAMED("fp32", RECIPE_FP32), NAMED("bf16", RECIPE_BF16),
-                              NAMED("fp16", RECIPE_FP16)))
-CHOICE_KEY(enum recipe_dtype, precision, main_params_dtype, "fp32",
+           .choices = CHOICES(NAMED("fp32", F32), NAMED("bf16", BF16), NAMED("fp16", F16)))
+CHOICE_KEY(enum dtype, precision, main_params_dtype, "fp32",
            "Data type of the main weights that the optimizer updates. `bf16`, with params_dtype bf16: no "
            "fp32 main weights; each update is computed in fp32 and rounded stochastically "
            "(docs/precision.md).",
-           .choices = CHOICES(NAMED("fp32", RECIPE_FP32), NAMED("bf16", RECIPE_BF16)))
+           .choices = CHOICES(NAMED("fp32", F32), NAMED("bf16", BF16)))
 ROW("precision.allow_tf32", BOOL, kernels.tf32, "false",
     "With fp32 on a GPU: round the operands of matrix multiplications to TF32 (fp32's range, 10 bits "
     "of fraction), with fp32 accumulation.")
