@@ -206,6 +206,16 @@ class Machines(unittest.TestCase):
         done = subprocess.run([CUBOID, "doctor"], text=True, capture_output=True, check=True,
                               env={**os.environ, "EMULATOR_DRIVER": "0"})
         self.assertIn("cuda        no NVIDIA driver found, this build has CUDA 13.0, cuBLASLt ", done.stdout)
+        # One CPU is too few for a rank on a GPU, unless the job asks for more.
+        words = [CUBOID, "doctor", "--check", "--seconds=0", f"{ROOT}/recipes/quickstart.yaml", "dp=1", "tp=1", "pp=1",
+                 "parallel.sequence_parallel=false", "cluster.device=cuda", f"data.train={self.folder}/text"]
+        warning = "warning: 1 CPU for 1 rank, and each needs 2 or more; set cluster.threads_per_rank to the CPUs of " \
+                  "a node / 1\n"
+        for key, warns in (("cluster.threads_per_rank=0", True), ("cluster.threads_per_rank=2", False)):
+            done = subprocess.run([*words, key], text=True, capture_output=True, check=False,
+                                  env={**os.environ, "EMULATOR_GPUS": "1"},
+                                  preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+            self.assertEqual((done.returncode, warning in done.stdout), (0, warns), done)
         # A missing GPU is one failure, not one for each check that needs it.
         words = [CUBOID, "doctor", "--check", f"{ROOT}/recipes/quickstart.yaml", "dp=1", "tp=1", "pp=1",
                  "parallel.sequence_parallel=false", "cluster.device=cuda", f"data.train={self.folder}/text"]

@@ -30,7 +30,7 @@ REPLACED = [
     ("cuboid runs ", "wait_for_end; cuboid runs "),
 ]
 IN_RECIPE = [("recipes/models/qwen/qwen3-8b.yaml", "small.yaml"), ("save_interval: 200", "save_interval: 10"),
-             ("nodes: 8, gpus_per_node: 8", "nodes: 2, gpus_per_node: 2")]
+             ("nodes: 8, gpus_per_node: 8, threads_per_rank: 12", "nodes: 2, gpus_per_node: 2, threads_per_rank: 2")]
 SMALL = """
 base: recipes/models/qwen/qwen3-8b.yaml
 model: {num_layers: 2, hidden_size: 16, num_attention_heads: 4, num_query_groups: 2, kv_channels: 4,

@@ -5,6 +5,7 @@
     test_submit.py CUBOID"""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -174,6 +175,32 @@ def test_refusals():
            done.stderr.endswith("; is Slurm installed here? --print prints the script\n"), done)
 
 
+def test_cpus_of_a_rank():
+    """On GPUs, Slurm's default of one CPU for each rank is a warning, with the number from sinfo if it answers."""
+    if not re.search(r"^cuda +yes", run(CUBOID, "version").stdout, re.MULTILINE):
+        return
+    gpus = ["cluster.device=cuda", "cluster.gpus_per_node=4", "--print"]
+    line = "warning: cluster.threads_per_rank is not set, and Slurm may bind each rank to one CPU for its host loop, " \
+           "NCCL, data and checkpoints; "
+    # Of the default partition, or the one that is given; the smallest node.
+    program("sinfo", '[ "$1 $2" = "--noheader --format=%P %c" ] || exit 1\n'
+            'case $3 in --partition=big) printf "big 97+\\nbig 128\\n";; "") printf "big 192\\nlong* 48\\n";; esac\n')
+    for words, use in [([], "use cluster.threads_per_rank=12: 48 CPUs of a node / 4 ranks\n"),
+                       (["cluster.partition=big"], "use cluster.threads_per_rank=24: 97 CPUs of a node / 4 ranks\n"),
+                       (["cluster.ranks_per_gpu=2", "dp=8", "train.global_batch_size=8"],
+                        "use cluster.threads_per_rank=6: 48 CPUs of a node / 8 ranks\n"),
+                       (["cluster.partition=other"], "set cluster.threads_per_rank to the CPUs of a node / 4 ranks\n")]:
+        done = submit(*gpus, *words)
+        expect(f"{words}: {use}", done.returncode == 0 and line + use in done.stderr, done)
+    for words in (["cluster.threads_per_rank=3"], ["cluster.sbatch=[--cpus-per-gpu=8]"],
+                  ["--launch", "srun --cpu-bind=none -n {ranks}"]):
+        done = submit(*gpus, *words)
+        expect(f"{words}: no warning", done.returncode == 0 and "threads_per_rank" not in done.stderr, done)
+    done = submit("cluster.nodes=1", "--print")
+    expect("CPUs: no warning", done.returncode == 0 and not done.stderr, done)
+    os.remove("bin/sinfo")
+
+
 def test_missing_data():
     """A script can be printed where the data are not; it is submitted only where they are."""
     done = submit("cluster.nodes=1", "data.train=nothing", "--print")
@@ -264,7 +291,7 @@ with tempfile.TemporaryDirectory() as folder:
     with open("a.yaml", "w", encoding="utf-8") as recipe:
         recipe.write(RECIPE)
     write_dataset("text", [i % 50 for i in range(4000)])
-    for case in (test_script, test_script_of_a_started_run, test_refusals, test_missing_data,
+    for case in (test_script, test_script_of_a_started_run, test_refusals, test_cpus_of_a_rank, test_missing_data,
                  test_submits, test_folder_in_use, test_refused_by_sbatch):
         case()
 print("\n".join(failures) if failures else "ok")

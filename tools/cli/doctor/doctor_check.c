@@ -22,6 +22,7 @@
 
 static const char shared_memory[] = "/dev/shm";
 static const int64_t SHARED_BYTES = INT64_C(16) << 20; // pages of monitors, and what NCCL and MPI need
+enum { CPUS_OF_RANK = 2 };                             // on a GPU
 static const int64_t ANY_BYTES = INT64_C(256) << 20;   // without a recipe
 
 /* What the node has, and what the recipe needs of it. */
@@ -349,6 +350,24 @@ static void print_report(const char *node, const char *failures)
     fputs(line.chars, stdout);
 }
 
+/* A rank on a GPU has its host loop, and threads of NCCL, data and checkpoints. A job that asks for CPUs gets
+ * them; this process has those of the job only if it was started as the ranks are. */
+static void warn_cpus(const struct node *node)
+{
+    const struct recipe *recipe = node->check->recipe;
+    const int ranks = node->devices * (recipe != NULL ? recipe->cluster.ranks_per_gpu : 1);
+    struct machine machine;
+    machine_query(&machine);
+    if (!device_traits(node->device)->is_gpu || machine.cpus >= CPUS_OF_RANK * ranks ||
+        (recipe != NULL && recipe->cluster.threads_per_rank >= CPUS_OF_RANK))
+        return;
+    print_line(stdout,
+               "check %s: warning: %d CPU%s for %d rank%s, and each needs %d or more; set "
+               "cluster.threads_per_rank to the CPUs of a node / %d",
+               node->check->node, machine.cpus, machine.cpus == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s",
+               CPUS_OF_RANK, ranks);
+}
+
 /* Returns the number of checks that failed. Those that need the device are not run without it. */
 static int run_checks(struct node *node)
 {
@@ -370,6 +389,8 @@ static int run_checks(struct node *node)
         print_report(name, text_chars(&found.failures));
     else if (left_out.length > 0)
         print_line(stdout, "check %s: %s not checked: they need the device", name, left_out.chars);
+    if (!node->check->report && has_device)
+        warn_cpus(node);
     if (!node->check->report)
         print_line(stdout, "check %s: done, %d of %d failed%s%s%s", name, failed, CHECKS,
                    found.passed.length > 0 ? " (" : "", text_chars(&found.passed),

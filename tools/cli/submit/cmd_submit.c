@@ -104,8 +104,10 @@ static enum status submit_recipe(const struct arguments *arguments, struct submi
         status = find_running(s->recipe, &after);
         s->after = after.chars;
     }
-    if (status == OK)
+    if (status == OK) {
+        submit_warn_cpus(s);
         submit_script(s, why.chars, &script);
+    }
     if (status == OK && arguments->print)
         fputs(script.chars, stdout);
     else if (status == OK)

@@ -32,6 +32,9 @@ MUST_USE enum status submit_nodes(const struct recipe *recipe, int *nodes, int *
  * model. `why`: the explanation, "twice a step of 0.5 s (measured) ...". */
 int64_t submit_lead(const struct recipe *recipe, int nodes, struct text *why);
 
+/* Warns if the ranks are on GPUs, and nothing says how many CPUs each has: Slurm's default is one. */
+void submit_warn_cpus(const struct submission *submission);
+
 /* BAD_RECIPE if the job cannot be requeued: it saves no checkpoint, no signal stops it, or its time limit is
  * too short. */
 MUST_USE enum status submit_check(const struct submission *submission);
