@@ -23,6 +23,7 @@ NOT_RUN = {
 # Two nodes of two GPUs are all nodes; one node is fewer. Jobs are waited for, as the reader would.
 REPLACED = [
     (" -N 8 ", " -N 2 "), ("--gpus-per-node=8", "--gpus-per-node=2"), ("--ntasks-per-node=8", "--ntasks-per-node=2"),
+    ("--cpus-per-task=12", "--cpus-per-task=2"),
     ("cluster.nodes=4", "cluster.nodes=1"), ("optimizer.lr_decay_iters=476837", "optimizer.lr_decay_iters=120"),
     ("squeue --me", "wait_for_step 12; squeue --me"),
     ("srun --jobid=$JOB --overlap --nodelist=n2 --ntasks=1 pkill -KILL -x cuboid", "kill_ranks_of n2"),

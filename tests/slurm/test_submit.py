@@ -77,6 +77,8 @@ def test_script():
                   "resilience.elastic=true")
     expect("a supervisor", done.stdout.count(" --restarts 7 \\\n    --launch 'srun ") == 1 and "--no-kill" in
            directives(done.stdout) and "-N {nodes} -n {ranks} --cpus-per-task=2' || status=$?" in done.stdout, done)
+    has_mpi = re.search(r"^mpi +yes", run(CUBOID, "version").stdout, re.MULTILINE)
+    expect("the launcher of the build", ("'srun --mpi=pmix --kill" if has_mpi else "'srun --kill") in done.stdout, done)
     done = submit("cluster.nodes=2", "resilience.exit_signal=[SIGUSR2]", "--print", "--launch", "start {nodes} {ranks}")
     expect("another signal", any(line.startswith("--signal=USR2@") for line in directives(done.stdout)), done)
     expect("another launcher", "\nstart 2 4 " in done.stdout and "--after" not in done.stdout, done)
