@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* An op is data: a kind and its arguments, in one struct. The functions below validate the arguments and
  * submit the op; cpu runs it (one switch in kernels/cpu/run.c), strict copies it and defers it, dry counts
- * it, cuda launches it. Callers are backend-independent, and a new op is one struct, one function and one
- * case.
+ * it, cuda launches it. Callers are backend-independent.
  *
  * Letters: B sequences, S tokens each, T = B*S rows (row b*S + s), H hidden, F ffn, V vocabulary, A heads, G
  * key/value groups, D head dimension. Under tensor parallelism every size here is this rank's share. 2-D
@@ -236,7 +235,7 @@ struct attention_forward {
     float scale;
     float softcap;           // of the scaled scores; 0: none
     const int32_t *document; // [B*K] or NULL
-    struct dropout dropout;  // sample [B*S]; no sample_offset; columns = K; column_begin = first head
+    struct dropout dropout;  // sample [B*S]; columns = K; column_begin = first head; no sample_offset is read
     struct tensor out;       // [B*S, A*E]
     struct tensor lse;       // f32[A, B*S]: log-sum-exp, for the backward pass
 };

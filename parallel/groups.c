@@ -9,7 +9,7 @@ static enum status make(struct world *world, struct groups *g, int axes, int *ra
 {
     char name[AXES_TEXT_CHARS];
     int count = mesh_group(&g->mesh, MESH_DENSE, axes, world->rank, ranks);
-    return group_create(world, axes_text(axes, name), GROUP_ID_AXES + axes, ranks, count, out);
+    return group_create(world, mesh_axes_text(&g->mesh, axes, name), GROUP_ID_AXES + axes, ranks, count, out);
 }
 
 static enum status make_expert(struct world *world, struct groups *g, const char *name, int axes, int *ranks,

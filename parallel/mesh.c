@@ -106,6 +106,16 @@ const char *axes_text(int axes, char out[AXES_TEXT_CHARS])
     return out;
 }
 
+const char *mesh_axes_text(const struct mesh *mesh, int axes, char out[AXES_TEXT_CHARS])
+{
+    int used = axes;
+    if (mesh->degrees.cp == 1)
+        used &= ~AXIS_CP;
+    if (mesh->degrees.ep == 1)
+        used &= ~AXIS_EP;
+    return axes_text(used != 0 ? used : axes, out);
+}
+
 /* Returns the axis of this name; -1 if there is none. */
 static int axis_named(const char *name, size_t length)
 {

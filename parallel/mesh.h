@@ -61,3 +61,5 @@ int mesh_group(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank,
 /* "tp", "cp|dp". */
 enum { AXES_TEXT_CHARS = 24 };
 const char *axes_text(int axes, char out[AXES_TEXT_CHARS]);
+/* The same, as the name of a group: without cp and ep where their degree is 1. */
+const char *mesh_axes_text(const struct mesh *mesh, int axes, char out[AXES_TEXT_CHARS]);

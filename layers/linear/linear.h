@@ -10,8 +10,8 @@
  * process T/tp tokens.
  *
  * A tp rank computes the whole gradient of its weight shard, so the sum is over data ranks only
- * (layers/parameters/gradients.h). Biases of row-parallel layers and key/value heads that ranks share may be
- * partial (enum partial, param.h).
+ * (layers/parameters/gradients.h). Parameters that every tp rank holds in full may be partial (enum partial,
+ * param.h): biases of row-parallel layers, norms, and key/value heads that ranks share.
  *
  * The bias of a row-parallel layer is added after the reduction, together with the residual: before it, it
  * would be added tp times. */

@@ -241,7 +241,7 @@ def check_kinds(rows, case, actions, what):
     expect(all(s["name"].startswith(reduced) and s["args"]["bytes"] > 0 for name in apart for s in rows[name]), what,
            "reduces gradients by", [s["name"] for name in apart for s in rows[name]])
     expect((count(rows, "reductions (compute)", "all_reduce tp") > 0) == (tp > 1), what, "reductions over tp")
-    expect((count(rows, "gathers", "all_gather cp|dp") > 0) == (sharded and dp > 1), what, "gathers", sorted(rows))
+    expect((count(rows, "gathers", "all_gather dp") > 0) == (sharded and dp > 1), what, "gathers", sorted(rows))
     transfers = sum(s["cat"] not in COMPUTES for s in actions)
     found = count(rows, "transfers", "send pp", "receive pp")
     expect(found == transfers or LOOKS_AHEAD in case and found >= transfers, what, "has", found, "transfers, not",
@@ -260,7 +260,7 @@ def check_collectives(all_rows, what):
             seen = collections.Counter()
             for s in slices:
                 group = s["name"].split(" ", 1)[-1]
-                key = {"tp": (pp, dp), "cp|dp": (pp, tp), "world": ()}.get(group)
+                key = {"tp": (pp, dp), "dp": (pp, tp), "world": ()}.get(group)
                 if key is not None:
                     calls[name, s["name"], key, seen[s["name"]]].append(s)
                     seen[s["name"]] += 1

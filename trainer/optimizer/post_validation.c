@@ -34,7 +34,8 @@ static enum status create_stage(struct post_validation *v)
     AUTO_FREE int *ranks = memory_zeroed((size_t)c->world->size, sizeof *ranks, "the ranks of a stage");
     char name[AXES_TEXT_CHARS];
     int count = mesh_group(&c->groups->mesh, MESH_DENSE, axes, c->world->rank, ranks);
-    return group_create(c->world, axes_text(axes, name), GROUP_ID_AXES + axes, ranks, count, &v->stage);
+    return group_create(c->world, mesh_axes_text(&c->groups->mesh, axes, name), GROUP_ID_AXES + axes, ranks,
+                        count, &v->stage);
 }
 
 static int64_t tail_count(const struct post_validation *v)

@@ -131,7 +131,7 @@ static void forward_segment(const struct activation_forward *op, struct segment 
     if (activation_is_gated(op->kind))
         up = row_in(op->x, up_of(p, op->y.dim[1]), buffer[1]);
     switch (op->kind) {
-#define FORWARD(kind)                                      \
+#define FORWARD(kind, gated)                               \
     case ACTIVATION_##kind:                                \
         forward_row(ACTIVATION_##kind, x, up, y, p.count); \
         break;
@@ -160,7 +160,7 @@ static void backward_segment(const struct activation_backward *op, struct segmen
         dup = row_out(op->dx, second, buffer[4]);
     }
     switch (op->kind) {
-#define BACKWARD(kind)                                                \
+#define BACKWARD(kind, gated)                                         \
     case ACTIVATION_##kind:                                           \
         backward_row(ACTIVATION_##kind, x, up, dy, dx, dup, p.count); \
         break;

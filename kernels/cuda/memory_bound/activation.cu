@@ -59,6 +59,7 @@ template <enum activation KIND> __device__ float step_of(float x)
         return sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x));
     if (KIND == ACTIVATION_SQUARED_RELU)
         return fmaxf(x, 0.0F);
+    static_assert(ACTIVATION_KINDS == 6, "a case for each activation, here and in slope_of()");
     return sigmoid(x);
 }
 
@@ -93,7 +94,7 @@ template <enum activation KIND, class T> struct activate {
     {
         in p = {};
         p.x = x.read(row, column, left);
-        if (KIND >= ACTIVATION_GATED)
+        if (ACTIVATION_HAS_GATE(KIND))
             p.up = up.read(row, column, left);
         return p;
     }
@@ -104,7 +105,7 @@ template <enum activation KIND, class T> struct activate {
         const vec<float> u = rows<T>::widened(p.up);
         for (int i = 0; i < VECTOR_WIDTH; i++) {
             q.at[i] *= step_of<KIND>(q.at[i]);
-            if (KIND >= ACTIVATION_GATED)
+            if (ACTIVATION_HAS_GATE(KIND))
                 q.at[i] *= u.at[i];
         }
         y.store(row, column, left, q);
@@ -117,11 +118,11 @@ template <enum activation KIND, class T> struct activate_back {
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         vec<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
-        if (KIND >= ACTIVATION_GATED)
+        if (ACTIVATION_HAS_GATE(KIND))
             u = up.load(row, column, left);
         for (int i = 0; i < VECTOR_WIDTH; i++) {
             float step, slope = slope_of<KIND>(q.at[i], &step);
-            if (KIND >= ACTIVATION_GATED) {
+            if (ACTIVATION_HAS_GATE(KIND)) {
                 du.at[i] = g.at[i] * (q.at[i] * step);
                 q.at[i] = g.at[i] * u.at[i] * slope;
             } else {
@@ -129,7 +130,7 @@ template <enum activation KIND, class T> struct activate_back {
             }
         }
         dx.store(row, column, left, q);
-        if (KIND >= ACTIVATION_GATED)
+        if (ACTIVATION_HAS_GATE(KIND))
             dup.store(row, column, left, du);
     }
 };
@@ -167,8 +168,8 @@ static enum status backward(struct cuda_queue *queue, const struct activation_ba
 enum status cuda_activation_forward(struct cuda_queue *queue, const struct activation_forward *op)
 {
     switch (op->kind) {
-#define FORWARD(kind)       \
-    case ACTIVATION_##kind: \
+#define FORWARD(kind, gated) \
+    case ACTIVATION_##kind:  \
         return forward<ACTIVATION_##kind>(queue, op);
         ACTIVATIONS(FORWARD)
     }
@@ -178,8 +179,8 @@ enum status cuda_activation_forward(struct cuda_queue *queue, const struct activ
 enum status cuda_activation_backward(struct cuda_queue *queue, const struct activation_backward *op)
 {
     switch (op->kind) {
-#define BACKWARD(kind)      \
-    case ACTIVATION_##kind: \
+#define BACKWARD(kind, gated) \
+    case ACTIVATION_##kind:   \
         return backward<ACTIVATION_##kind>(queue, op);
         ACTIVATIONS(BACKWARD)
     }

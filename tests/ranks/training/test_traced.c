@@ -177,7 +177,7 @@ struct traced_layout {
 
 static const struct traced_layout layouts[] = {
     // Each gradient once: the buckets of ZeRO 0 are all-reduced.
-    {"dp=2", {{"cp|dp[0,1]", "all_reduce", 1, GRADIENTS}}},
+    {"dp=2", {{"dp[0,1]", "all_reduce", 1, GRADIENTS}}},
     // Row-parallel forward and column-parallel backward: two of attention and mlp each; embedding and head.
     // The loss needs a maximum, a sum and the logit of the label of each token.
     {"tp=2",
@@ -190,11 +190,11 @@ static const struct traced_layout layouts[] = {
       {"ties[0,1]", "all_reduce", 1, WORD *TABLE}}},
     // ZeRO 1: gradients once, then weights once. A tied weight has one value.
     {"dp=2 parallel.zero_stage=1",
-     {{"cp|dp[0,1]", "reduce_scatter", 5, GRADIENTS}, {"cp|dp[0,1]", "all_gather", 4, WORD *PARAMETERS}}},
+     {{"dp[0,1]", "reduce_scatter", 5, GRADIENTS}, {"dp[0,1]", "all_gather", 4, WORD *PARAMETERS}}},
     // ZeRO 3: in each of two microbatches gradients once, and weights in the forward and the backward pass.
     {"dp=2 parallel.zero_stage=3",
-     {{"cp|dp[0,1]", "reduce_scatter", 2 * 9, 2 * GRADIENTS},
-      {"cp|dp[0,1]", "all_gather", 2 * 2 * 9, 2 * 2 * GRADIENTS}}},
+     {{"dp[0,1]", "reduce_scatter", 2 * 9, 2 * GRADIENTS},
+      {"dp[0,1]", "all_gather", 2 * 2 * 9, 2 * 2 * GRADIENTS}}},
     {"dp=2 tp=2 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
      "pipeline.schedule=interleaved",
      {{0}}},

@@ -176,6 +176,11 @@ Test(mesh, writes_sets_of_axes)
     cr_assert_str_eq(axes_text(AXIS_DP | AXIS_CP, text), "cp|dp");
     cr_assert_str_eq(axes_text(31, text), "tp|cp|ep|dp|pp");
     cr_assert_str_eq(axes_text(0, text), "");
+    const struct mesh dense = {.degrees = {.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 1}},
+                      mixed = {.degrees = {.tp = 2, .cp = 2, .ep = 1, .dp = 2, .pp = 1}};
+    cr_assert_str_eq(mesh_axes_text(&dense, AXIS_DP | AXIS_CP, text), "dp");
+    cr_assert_str_eq(mesh_axes_text(&dense, AXIS_CP, text), "cp");
+    cr_assert_str_eq(mesh_axes_text(&mixed, AXIS_DP | AXIS_CP | AXIS_EP, text), "cp|dp");
 }
 
 /* ---- invariants ---- */
