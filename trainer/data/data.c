@@ -269,7 +269,7 @@ static enum status refuse_part(const struct data *d, enum data_split split, int 
     const struct data_part *part = &d->mixes[split].parts[source];
     const char *path = dataset_prefix(part->dataset);
     int64_t documents = dataset_documents(part->dataset);
-    struct text what = {0};
+    AUTO(text) what = {0};
     text_add(&what, "data.%s source %d (%s)", split == DATA_VALID && d->split[0] == 0 ? "valid" : "train",
              source + 1, path);
     if (d->split[0] != 0)
@@ -288,9 +288,7 @@ static enum status refuse_part(const struct data *d, enum data_split split, int 
              : documents < 3 ? "text split into more documents (cuboid data prepare --documents), or a list "
                                "for data.valid"
                              : "a larger share, or more text");
-    enum status status = fail(BAD_RECIPE, "%s", what.chars);
-    text_free(&what);
-    return status;
+    return fail(BAD_RECIPE, "%s", what.chars);
 }
 
 /* Returns true if no token counts in the loss. */

@@ -210,7 +210,7 @@ static enum status compare_list(const struct data *data, enum data_split list, c
                  changes->length > 0 ? "\n" : "", lists[list], before, before == 0 ? mock : "", count,
                  count == 0 ? mock : "");
     for (int i = 0; i < count; i++) {
-        struct text why = {0};
+        AUTO(text) why = {0};
         const int at = positions != NULL ? positions[i] : i;
         const struct dataset *source = data_source(data, list, i);
         if (at < 0 || at >= before)
@@ -219,7 +219,6 @@ static enum status compare_list(const struct data *data, enum data_split list, c
         if (status == OK && why.length > 0)
             text_add(changes, "%sdata.%s source %d (%s): %s", changes->length > 0 ? "\n" : "", lists[list],
                      i + 1, dataset_prefix(source), why.chars);
-        text_free(&why);
         TRY(status);
     }
     return OK;
@@ -247,7 +246,7 @@ static enum status compare(const struct data *data, const char *path, const stru
 enum status data_fingerprint_compare(const struct data *data, const char *folder, const int *positions,
                                      bool *is_recorded, struct text *changes)
 {
-    struct text path = {0}, file = {0};
+    AUTO(text) path = {0}, file = {0};
     text_add(&path, "%s/data.json", folder);
     enum status status = file_read_small(path.chars, MAX_FILE_BYTES, &file);
     if (status == OK)
@@ -257,8 +256,6 @@ enum status data_fingerprint_compare(const struct data *data, const char *folder
         text_add(changes, "%s", fail_text());
         status = OK;
     }
-    text_free(&path);
-    text_free(&file);
     return status;
 }
 
@@ -297,13 +294,12 @@ static enum status refuse_changes(const char *folder, bool is_recorded, struct t
 enum status data_fingerprint_check(const struct data *data, const char *folder, const int *positions,
                                    bool strict)
 {
-    struct text changes = {0};
+    AUTO(text) changes = {0};
     bool is_recorded;
     enum status status = data_fingerprint_compare(data, folder, positions, &is_recorded, &changes);
     if (status == OK && changes.length > 0 && strict)
         status = refuse_changes(folder, is_recorded, &changes);
     else if (status == OK && changes.length > 0)
         warn_of_changes(folder, is_recorded, &changes);
-    text_free(&changes);
     return status;
 }

@@ -13,10 +13,9 @@ enum { RUN = 32 * DATA_PART_BLOCK, SAMPLE_RUN = 8 * DATA_PART_BLOCK };
 
 static struct philox order_named(uint64_t seed, const char *name, const char *what)
 {
-    struct text full = {0};
+    AUTO(text) full = {0};
     text_add(&full, "%s.%s", name, what);
     struct philox generator = philox_named(seed, full.chars);
-    text_free(&full);
     return generator;
 }
 

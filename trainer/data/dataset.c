@@ -174,11 +174,10 @@ int64_t dataset_bin_bytes(const struct dataset *dataset)
 enum status dataset_open_mask(struct dataset *dataset)
 {
     struct dataset_mask_of of = {.tokens = dataset->index.tokens, .index_checksum = dataset->index.checksum};
-    struct text bin = {0};
+    AUTO(text) bin = {0};
     CHECK(dataset->mask.fd < 0);
     text_add(&bin, "%s.bin", dataset->prefix);
     enum status status = dataset_ids_checksum(dataset->bin, bin.chars, dataset->bin_bytes, &of.ids_checksum);
-    text_free(&bin);
     return status == OK ? mask_open(dataset->prefix, &of, &dataset->mask) : status;
 }
 

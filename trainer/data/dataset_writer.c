@@ -50,11 +50,9 @@ static enum status make_folder_of(const char *prefix)
     const char *slash = strrchr(prefix, '/');
     if (slash == NULL || slash == prefix)
         return OK;
-    struct text folder = {0};
+    AUTO(text) folder = {0};
     text_add_bytes(&folder, prefix, (size_t)(slash - prefix));
-    enum status status = folder_make(folder.chars);
-    text_free(&folder);
-    return status;
+    return folder_make(folder.chars);
 }
 
 static enum status open_file(const char *path, struct file_temporary *file, FILE **out)
@@ -185,7 +183,7 @@ static enum status write_index(struct dataset_writer *w)
 static enum status complete_mask(struct dataset_writer *w)
 {
     struct dataset_mask_of of = {.tokens = w->tokens};
-    struct text idx = {0};
+    AUTO(text) idx = {0};
     int bin = open(w->bin_file.path.chars, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     enum status status =
         bin < 0 ? io_failure(&w->bin_path)
@@ -199,7 +197,6 @@ static enum status complete_mask(struct dataset_writer *w)
         of.index_checksum = checksum_of(idx.chars, idx.length);
         status = mask_writer_complete(&w->mask, &of);
     }
-    text_free(&idx);
     return status;
 }
 
@@ -208,12 +205,10 @@ static enum status commit_mask(struct dataset_writer *w)
 {
     if (w->mask.stream != NULL)
         return file_temporary_commit(&w->mask.file, w->mask.path.chars);
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add_bytes(&path, w->bin_path.chars, w->bin_path.length - strlen(".bin"));
     text_add(&path, ".mask");
-    enum status status = unlink(path.chars) == 0 || errno == ENOENT ? OK : io_failure(&path);
-    text_free(&path);
-    return status;
+    return unlink(path.chars) == 0 || errno == ENOENT ? OK : io_failure(&path);
 }
 
 /* Gives the files their final names, the index last. */

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/memory_need.h"
 
+#include "base/memory.h"
+
 void memory_need_advise(const struct recipe *recipe, struct text *out)
 {
     const struct recipe_parallel *parallel = &recipe->parallel;
@@ -45,7 +47,7 @@ enum status rank_create_for_training(const struct run *run, struct world *world,
 {
     const struct rank_options options = {.training = true, .pool_bytes = need != NULL ? need->pool_bytes : 0};
     char size[NUMBER_CHARS];
-    struct text why = {0};
+    AUTO(text) why = {0};
     *out = (struct rank_state){.run = run};
     enum status status = rank_create(run, world, &options, out);
     if (status != NO_DEVICE_MEMORY || out->device != NULL || need == NULL)
@@ -56,7 +58,6 @@ enum status rank_create_for_training(const struct run *run, struct world *world,
     text_add(&why, "); ");
     memory_need_advise(run->recipe, &why);
     status = fail(status, "%s", text_chars(&why));
-    text_free(&why);
     return status;
 }
 
@@ -94,7 +95,7 @@ enum status memory_need_explain(const struct recipe *recipe, const struct rank_s
     const bool of_gpu = status == NO_DEVICE_MEMORY && state->device != NULL;
     const bool of_host = status == NO_MEMORY && device_traits(recipe->cluster.device)->is_gpu;
     const struct rank_context *who = rank_context();
-    struct text why = {0};
+    AUTO(text) why = {0};
     if (!of_gpu && !of_host)
         return status;
     if (who->step > 0)
@@ -107,6 +108,5 @@ enum status memory_need_explain(const struct recipe *recipe, const struct rank_s
         advise_of_host(recipe, &why);
     }
     status = fail(status, "%s", text_chars(&why));
-    text_free(&why);
     return status;
 }

@@ -81,7 +81,7 @@ static void receive(struct stop *stop, int number, pid_t sender)
     if (!stop->training)
         end_before_training(stop, number, sender);
     int none = 0;
-    struct text line = {0};
+    AUTO(text) line = {0};
     if (atomic_compare_exchange_strong(&stop->received, &none, number)) {
         text_add(&line,
                  "%s: the running step is finished and saved, then the run stops; %s ends it at once\n",
@@ -89,7 +89,6 @@ static void receive(struct stop *stop, int number, pid_t sender)
         if (stop->is_rank_zero && !monitor_has_reported(stop->monitor))
             (void)!write(STDERR_FILENO, line.chars, line.length);
     }
-    text_free(&line);
 }
 
 /* Handles the signals that have arrived. Called with the lock held, so that no signal is read but not yet

@@ -110,7 +110,7 @@ static enum status read_hellaswag(const struct reader *reader, const json_t *obj
 {
     const char *activity, *first, *second;
     const json_t *endings = json_object_get(object, "endings");
-    struct text query = {0};
+    AUTO(text) query = {0};
     TRY(string_of(reader, object, "activity_label", &activity));
     TRY(string_of(reader, object, "ctx_a", &first));
     TRY(string_of(reader, object, "ctx_b", &second));
@@ -122,7 +122,6 @@ static enum status read_hellaswag(const struct reader *reader, const json_t *obj
     text_add(&query, "%s: %s ", activity, first);
     choice_text_capitalize(second, &query);
     choice_text_clean(query.chars, &out->context);
-    text_free(&query);
     for (int i = 0; i < out->count; i++) {
         const char *ending;
         TRY(string_in(reader, "endings", "", (size_t)i, json_array_get(endings, (size_t)i), &ending));
@@ -325,7 +324,7 @@ static enum status read_lines(struct reader *reader, const struct text *file)
 enum status choice_task_read(const char *path, const struct recipe *recipe, const struct tokenizer *tokenizer,
                              struct choice_task *out)
 {
-    struct text file = {0};
+    AUTO(text) file = {0};
     struct choice_task task = {.path = path};
     struct reader reader = {.task = &task, .recipe = recipe, .tokenizer = tokenizer};
     enum status status = file_read_small(path, MAX_FILE_BYTES, &file);
@@ -338,7 +337,6 @@ enum status choice_task_read(const char *path, const struct recipe *recipe, cons
     encoder_destroy(reader.encoder);
     tokens_free(&reader.context);
     tokens_free(&reader.whole);
-    text_free(&file);
     if (status == OK)
         *out = task;
     else

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/evaluate/choice_text.h"
 
+#include "base/memory.h"
 #include "trainer/tokenizer/tokenizer_unicode.h"
 
 #include <string.h>
@@ -60,15 +61,12 @@ static void remove_brackets(const struct text *from, struct text *out)
 
 void choice_text_clean(const char *text, struct text *out)
 {
-    struct text stripped = {0}, titled = {0}, plain = {0};
+    AUTO(text) stripped = {0}, titled = {0}, plain = {0};
     const int64_t end = choice_text_stripped(text), begin = end > 0 ? leading_space(text) : 0;
     text_add_bytes(&stripped, text + begin, (size_t)(end - begin));
     replace(&stripped, " [title]", ". ", &titled);
     remove_brackets(&titled, &plain);
     replace(&plain, "  ", " ", out);
-    text_free(&stripped);
-    text_free(&titled);
-    text_free(&plain);
 }
 
 void choice_text_capitalize(const char *text, struct text *out)

@@ -153,18 +153,19 @@ static enum status collect(struct scorer *s, int64_t begin, int64_t count)
     return OK;
 }
 
-enum status scorer_run(struct scorer *s, const struct window_source *source, int64_t begin, int64_t count)
+enum status scorer_run(struct scorer *scorer, const struct window_source *source, int64_t begin,
+                       int64_t count)
 {
-    struct rank_state *state = s->state;
-    const int64_t per_microbatch = s->batches.rows * state->mesh.degrees.dp;
+    struct rank_state *state = scorer->state;
+    const int64_t per_microbatch = scorer->batches.rows * state->mesh.degrees.dp;
     const int microbatches = (int)((count + per_microbatch - 1) / per_microbatch);
-    CHECK(count >= 1 && count <= s->capacity);
-    TRY(rank_agree(state, read_windows(s, source, begin, count, microbatches)));
-    TRY(batches_send(&s->batches, state->compute, microbatches));
-    TRY(copy_to_device(state->compute, s->report.data, s->host,
-                       (size_t)(REPORTED * s->capacity) * sizeof *s->host));
-    point_to_slots(s, microbatches);
-    TRY(executor_evaluate(state->executor, s->batches.list, microbatches));
-    TRY(exchange(s));
-    return collect(s, begin, count);
+    CHECK(count >= 1 && count <= scorer->capacity);
+    TRY(rank_agree(state, read_windows(scorer, source, begin, count, microbatches)));
+    TRY(batches_send(&scorer->batches, state->compute, microbatches));
+    TRY(copy_to_device(state->compute, scorer->report.data, scorer->host,
+                       (size_t)(REPORTED * scorer->capacity) * sizeof *scorer->host));
+    point_to_slots(scorer, microbatches);
+    TRY(executor_evaluate(state->executor, scorer->batches.list, microbatches));
+    TRY(exchange(scorer));
+    return collect(scorer, begin, count);
 }

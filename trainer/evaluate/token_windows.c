@@ -264,13 +264,12 @@ static enum status measure_text(const struct token_windows *w, struct window *wi
     for (int64_t end, i = count - window->targets; i < count; i = end) {
         for (end = i; end < count && window->counts[end] != 0 && has_text(w, window->ids[end]);)
             end++;
-        struct text text = {0};
+        AUTO(text) text = {0};
         const bool continues = i > 0 && has_text(w, window->ids[i - 1]);
         const enum status status =
             continues ? tokenizer_decode_more(w->config.tokenizer, window->ids + i, end - i, &text)
                       : tokenizer_decode(w->config.tokenizer, window->ids + i, end - i, &text);
         window->text_size += (int64_t)text.length;
-        text_free(&text);
         TRY(status);
         while (end < count && !(window->counts[end] != 0 && has_text(w, window->ids[end])))
             end++;

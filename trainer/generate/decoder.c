@@ -220,49 +220,50 @@ static enum status run_chunk(struct decoder *d, int64_t begin, const int32_t *id
     return executor_evaluate(d->state->executor, &rows->batch, 1);
 }
 
-enum status decoder_start(struct decoder *d, int64_t sequence, const int32_t *ids, int64_t count)
+enum status decoder_start(struct decoder *decoder, int64_t sequence, const int32_t *ids, int64_t count)
 {
-    struct key_value_cache *cache = &d->state->cache;
-    float *logits = d->logits + sequence * d->vocab;
-    const int64_t held = count < d->length ? count : d->length;
+    struct key_value_cache *cache = &decoder->state->cache;
+    float *logits = decoder->logits + sequence * decoder->vocab;
+    const int64_t held = count < decoder->length ? count : decoder->length;
     int64_t begin = 0, part = 0;
     ids += count - held;
-    if (d->cached) {
+    if (decoder->cached) {
         cache->first = sequence;
         cache->length[sequence] = 0;
     }
-    CHECK(held >= 1 && (d->cached || held <= d->chunk.tokens));
+    CHECK(held >= 1 && (decoder->cached || held <= decoder->chunk.tokens));
     for (; begin < held; begin += part) {
-        part = held - begin < d->chunk.tokens ? held - begin : d->chunk.tokens;
-        TRY(run_chunk(d, begin, ids + begin, part));
-        if (d->cached)
+        part = held - begin < decoder->chunk.tokens ? held - begin : decoder->chunk.tokens;
+        TRY(run_chunk(decoder, begin, ids + begin, part));
+        if (decoder->cached)
             cache->length[sequence] += part;
     }
-    memset(logits, 0, (size_t)d->vocab * sizeof *logits);
-    TRY(read_columns(d, d->state->executor, part - 1, logits));
-    return exchange(d, logits, d->vocab);
+    memset(logits, 0, (size_t)decoder->vocab * sizeof *logits);
+    TRY(read_columns(decoder, decoder->state->executor, part - 1, logits));
+    return exchange(decoder, logits, decoder->vocab);
 }
 
-enum status decoder_step(struct decoder *d, const int32_t *ids)
+enum status decoder_step(struct decoder *decoder, const int32_t *ids)
 {
-    struct key_value_cache *cache = &d->state->cache;
-    struct rows *rows = &d->step;
-    CHECK(d->cached);
+    struct key_value_cache *cache = &decoder->state->cache;
+    struct rows *rows = &decoder->step;
+    CHECK(decoder->cached);
     cache->first = 0;
-    TRY(stream_sync(d->state->compute)); // the host copies are in use until then
-    for (int64_t b = 0; b < d->sequences; b++) {
-        CHECK(ids[b] < 0 || !decoder_is_full(d, b));
+    TRY(stream_sync(decoder->state->compute)); // the host copies are in use until then
+    for (int64_t b = 0; b < decoder->sequences; b++) {
+        CHECK(ids[b] < 0 || !decoder_is_full(decoder, b));
         host_array(rows, TOKEN)[b] = ids[b] >= 0 ? ids[b] : 0;
-        host_array(rows, POSITION)[b] = host_array(rows, SAMPLE_OFFSET)[b] = position_of(d, cache->length[b]);
+        host_array(rows, POSITION)[b] = host_array(rows, SAMPLE_OFFSET)[b] =
+            position_of(decoder, cache->length[b]);
     }
-    TRY(rows_send(rows, d->state->compute));
-    TRY(executor_evaluate(d->stepper, &rows->batch, 1));
-    memset(d->logits, 0, (size_t)(d->sequences * d->vocab) * sizeof *d->logits);
-    for (int64_t b = 0; b < d->sequences; b++) {
+    TRY(rows_send(rows, decoder->state->compute));
+    TRY(executor_evaluate(decoder->stepper, &rows->batch, 1));
+    memset(decoder->logits, 0, (size_t)(decoder->sequences * decoder->vocab) * sizeof *decoder->logits);
+    for (int64_t b = 0; b < decoder->sequences; b++) {
         cache->length[b] += ids[b] >= 0 ? 1 : 0;
-        TRY(read_columns(d, d->stepper, b, d->logits + b * d->vocab));
+        TRY(read_columns(decoder, decoder->stepper, b, decoder->logits + b * decoder->vocab));
     }
-    return exchange(d, d->logits, d->sequences * d->vocab);
+    return exchange(decoder, decoder->logits, decoder->sequences * decoder->vocab);
 }
 
 bool decoder_is_full(const struct decoder *decoder, int64_t sequence)

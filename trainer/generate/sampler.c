@@ -101,32 +101,32 @@ static double uniform(uint64_t seed, int64_t sequence, int64_t index)
     return ((double)(words[0] >> 5) * 67108864.0 + (double)(words[1] >> 6)) * 0x1p-53;
 }
 
-enum status sampler_draw(struct sampler *s, const float *logits, int64_t sequence, int64_t index,
+enum status sampler_draw(struct sampler *sampler, const float *logits, int64_t sequence, int64_t index,
                          int32_t *out)
 {
-    for (int64_t i = 0; i < s->count; i++)
+    for (int64_t i = 0; i < sampler->count; i++)
         if (!isfinite(logits[i]))
             return fail(NOT_FINITE, "the logit of id %lld is %g: the weights are not usable", (long long)i,
                         (double)logits[i]);
-    if (!(s->sampling.temperature > 0.0)) {
-        *out = most_likely(logits, s->count);
+    if (!(sampler->sampling.temperature > 0.0)) {
+        *out = most_likely(logits, sampler->count);
         return OK;
     }
-    for (int64_t i = 0; i < s->count; i++)
-        s->candidates[i] = (struct candidate){logits[i], (int32_t)i};
-    qsort(s->candidates, (size_t)s->count, sizeof *s->candidates, by_logit);
+    for (int64_t i = 0; i < sampler->count; i++)
+        sampler->candidates[i] = (struct candidate){logits[i], (int32_t)i};
+    qsort(sampler->candidates, (size_t)sampler->count, sizeof *sampler->candidates, by_logit);
 
     double sum, reached = 0.0;
-    int64_t kept = weigh(s, &sum);
-    kept = cut(s, kept, &sum);
-    double target = uniform(s->sampling.seed, sequence, index) * sum;
+    int64_t kept = weigh(sampler, &sum);
+    kept = cut(sampler, kept, &sum);
+    double target = uniform(sampler->sampling.seed, sequence, index) * sum;
     int64_t chosen = 0;
     for (int64_t i = 0; i < kept; i++) {
-        reached += s->weights[i];
+        reached += sampler->weights[i];
         chosen = i;
         if (reached > target)
             break;
     }
-    *out = s->candidates[chosen].id;
+    *out = sampler->candidates[chosen].id;
     return OK;
 }

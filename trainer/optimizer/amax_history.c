@@ -76,14 +76,14 @@ struct delayed_scaling amax_history_scaling(const struct amax_history *history)
 
 /* ---- the step ---- */
 
-enum status amax_history_reduce(struct amax_history *h)
+enum status amax_history_reduce(struct amax_history *history)
 {
-    if (h == NULL)
+    if (history == NULL)
         return OK;
-    struct tensor seen = vector_of(h, 1);
-    TRY(group_all_reduce(h->config.groups->world, h->config.compute, seen, REDUCE_MAX));
-    TRY(copy_to_host(h->config.compute, h->seen, seen.data, tensor_bytes(seen)));
-    return fill(h->config.compute, (struct fill){.out = seen, .value = 0.0F});
+    struct tensor seen = vector_of(history, 1);
+    TRY(group_all_reduce(history->config.groups->world, history->config.compute, seen, REDUCE_MAX));
+    TRY(copy_to_host(history->config.compute, history->seen, seen.data, tensor_bytes(seen)));
+    return fill(history->config.compute, (struct fill){.out = seen, .value = 0.0F});
 }
 
 static float largest_of(const float *line, int64_t count)
@@ -94,53 +94,53 @@ static float largest_of(const float *line, int64_t count)
     return largest;
 }
 
-enum status amax_history_upload(struct amax_history *h)
+enum status amax_history_upload(struct amax_history *history)
 {
-    if (h == NULL)
+    if (history == NULL)
         return OK;
-    bool newest = h->config.recipe->amax_compute_algo == AMAX_MOST_RECENT;
-    for (int64_t slot = 0; slot < h->slots; slot++) {
-        float amax = largest_of(h->lines + slot * h->length, newest ? 1 : h->length);
-        float raised = ldexpf(amax, (int)h->config.recipe->margin);
-        h->used[slot] = raised < FLT_MAX ? raised : FLT_MAX;
+    bool newest = history->config.recipe->amax_compute_algo == AMAX_MOST_RECENT;
+    for (int64_t slot = 0; slot < history->slots; slot++) {
+        float amax = largest_of(history->lines + slot * history->length, newest ? 1 : history->length);
+        float raised = ldexpf(amax, (int)history->config.recipe->margin);
+        history->used[slot] = raised < FLT_MAX ? raised : FLT_MAX;
     }
-    struct tensor used = vector_of(h, 0);
-    TRY(copy_to_device(h->config.compute, used.data, h->used, tensor_bytes(used)));
-    return stream_sync(h->config.compute); // the host copy is overwritten next
+    struct tensor used = vector_of(history, 0);
+    TRY(copy_to_device(history->config.compute, used.data, history->used, tensor_bytes(used)));
+    return stream_sync(history->config.compute); // the host copy is overwritten next
 }
 
-enum status amax_history_update(struct amax_history *h)
+enum status amax_history_update(struct amax_history *history)
 {
-    if (h == NULL)
+    if (history == NULL)
         return OK;
-    for (int64_t slot = 0; slot < h->slots; slot++) {
-        float *line = h->lines + slot * h->length, amax = h->seen[slot];
+    for (int64_t slot = 0; slot < history->slots; slot++) {
+        float *line = history->lines + slot * history->length, amax = history->seen[slot];
         bool valid = amax > 0.0F && isfinite(amax);
         float entry = valid ? amax : line[0];
-        memmove(line + 1, line, (size_t)(h->length - 1) * sizeof *line);
+        memmove(line + 1, line, (size_t)(history->length - 1) * sizeof *line);
         line[0] = entry;
     }
-    return amax_history_upload(h);
+    return amax_history_upload(history);
 }
 
 /* ---- saving and loading ---- */
 
-const float *amax_history_get(const struct amax_history *h, int row, int64_t *columns)
+const float *amax_history_get(const struct amax_history *history, int row, int64_t *columns)
 {
-    if (h == NULL)
+    if (history == NULL)
         return NULL;
-    const struct params *params = h->config.params;
-    *columns = h->length;
+    const struct params *params = history->config.params;
+    *columns = history->length;
     return has_history(&params->list[row], params->list[params->count - 1].layer)
-               ? h->lines + row * OPERAND_COUNT * h->length
+               ? history->lines + row * OPERAND_COUNT * history->length
                : NULL;
 }
 
-void amax_history_set(struct amax_history *h, int row, const float *values, int64_t columns)
+void amax_history_set(struct amax_history *history, int row, const float *values, int64_t columns)
 {
     for (int64_t operand = 0; operand < OPERAND_COUNT; operand++) {
-        float *line = h->lines + (row * OPERAND_COUNT + operand) * h->length;
-        for (int64_t age = 0; age < h->length; age++) {
+        float *line = history->lines + (row * OPERAND_COUNT + operand) * history->length;
+        for (int64_t age = 0; age < history->length; age++) {
             float value = age < columns ? values[operand * columns + age] : 0.0F;
             line[age] = value > 0.0F && isfinite(value) ? value : 0.0F;
         }

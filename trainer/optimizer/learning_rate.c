@@ -29,22 +29,22 @@ static double warmup_stable_decay(const struct recipe_optimizer *o, int64_t step
     return wsd_shape(o->lr_wsd_decay_style, (double)(step - begin) / (double)o->lr_wsd_decay_iters);
 }
 
-double learning_rate(const struct recipe_optimizer *o, int64_t step)
+double learning_rate(const struct recipe_optimizer *optimizer, int64_t step)
 {
-    int64_t warmup = o->lr_warmup_iters;
+    int64_t warmup = optimizer->lr_warmup_iters;
     if (warmup > 0 && step <= warmup)
-        return o->lr * (double)step / (double)warmup;
-    if (o->lr_decay_style == LR_CONSTANT)
-        return o->lr;
-    if (step > o->lr_decay_iters)
-        return o->min_lr;
-    if (o->lr_decay_style == LR_INVERSE_SQUARE_ROOT) {
+        return optimizer->lr * (double)step / (double)warmup;
+    if (optimizer->lr_decay_style == LR_CONSTANT)
+        return optimizer->lr;
+    if (step > optimizer->lr_decay_iters)
+        return optimizer->min_lr;
+    if (optimizer->lr_decay_style == LR_INVERSE_SQUARE_ROOT) {
         double from = warmup > 0 ? (double)warmup : 1.0;
-        double lr = o->lr * sqrt(from / (double)step);
-        return lr > o->min_lr ? lr : o->min_lr;
+        double lr = optimizer->lr * sqrt(from / (double)step);
+        return lr > optimizer->min_lr ? lr : optimizer->min_lr;
     }
-    double progress = (double)(step - warmup) / (double)(o->lr_decay_iters - warmup), share = 0.0;
-    switch (o->lr_decay_style) {
+    double progress = (double)(step - warmup) / (double)(optimizer->lr_decay_iters - warmup), share = 0.0;
+    switch (optimizer->lr_decay_style) {
     case LR_LINEAR:
         share = 1.0 - progress;
         break;
@@ -52,11 +52,11 @@ double learning_rate(const struct recipe_optimizer *o, int64_t step)
         share = 0.5 * (1.0 + cos(pi * progress));
         break;
     case LR_WSD:
-        share = warmup_stable_decay(o, step);
+        share = warmup_stable_decay(optimizer, step);
         break;
     case LR_CONSTANT:
     case LR_INVERSE_SQUARE_ROOT:
         break;
     }
-    return o->min_lr + share * (o->lr - o->min_lr);
+    return optimizer->min_lr + share * (optimizer->lr - optimizer->min_lr);
 }

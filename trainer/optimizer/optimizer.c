@@ -126,18 +126,19 @@ void optimizer_destroy(struct optimizer *optimizer)
 
 /* ---- the step ---- */
 
-enum status optimizer_begin(struct optimizer *o)
+enum status optimizer_begin(struct optimizer *optimizer)
 {
-    return fill(o->config.compute, (struct fill){.out = report_part(o, 0, report_count(o)), .value = 0.0F});
+    return fill(optimizer->config.compute,
+                (struct fill){.out = report_part(optimizer, 0, report_count(optimizer)), .value = 0.0F});
 }
 
-void optimizer_loss_slots(struct optimizer *o, int64_t index, int64_t count, struct tensor *loss,
+void optimizer_loss_slots(struct optimizer *optimizer, int64_t index, int64_t count, struct tensor *loss,
                           struct tensor *tokens)
 {
-    bool reports_loss = o->config.groups->coord.tp == 0;
-    int64_t unread = 2 * o->loss_count + o->squares;
-    *loss = report_part(o, reports_loss ? index : unread + index, count);
-    *tokens = report_part(o, (reports_loss ? index : unread + index) + o->loss_count, count);
+    bool reports_loss = optimizer->config.groups->coord.tp == 0;
+    int64_t unread = 2 * optimizer->loss_count + optimizer->squares;
+    *loss = report_part(optimizer, reports_loss ? index : unread + index, count);
+    *tokens = report_part(optimizer, (reports_loss ? index : unread + index) + optimizer->loss_count, count);
 }
 
 static struct tensor flat(struct tensor t)
@@ -273,59 +274,61 @@ static enum status find_blocks(struct optimizer *o)
 }
 
 /* Writes one entry per row and share, on the rank that reports it. */
-enum status optimizer_report_squares(struct optimizer *o)
+enum status optimizer_report_squares(struct optimizer *optimizer)
 {
-    const struct groups *groups = o->config.groups;
-    const struct weights *weights = o->config.weights;
+    const struct groups *groups = optimizer->config.groups;
+    const struct weights *weights = optimizer->config.weights;
     bool sharded =
         weights->zero_stage > 0 && (groups->stage_replicas == NULL || groups->stage_replicas->rank == 0);
-    struct sum_list list = {.at = o->held_sums};
+    struct sum_list list = {.at = optimizer->held_sums};
     int64_t first = 0;
     if (!sharded && !groups_is_primary_replica(groups))
         return OK;
-    TRY(find_blocks(o));
+    TRY(find_blocks(optimizer));
     for (int i = 0; i < weights->count && groups_is_primary_replica(groups); i++) {
         const struct held_param *held = &weights->list[i];
         int64_t count = blocks_of(held);
-        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->coord.tp;
+        int64_t at = 2 * optimizer->loss_count + (int64_t)held->index * optimizer->tp + groups->coord.tp;
         if (is_counted(held))
-            o->held_sums[list.count++] =
-                (struct sum){.x = blocks_view(o, first, count), .out = report_part(o, at, 1)};
+            optimizer->held_sums[list.count++] =
+                (struct sum){.x = blocks_view(optimizer, first, count), .out = report_part(optimizer, at, 1)};
         first += count;
     }
-    return sum_each(o->config.compute, list);
+    return sum_each(optimizer->config.compute, list);
 }
 
-struct tensor optimizer_report(const struct optimizer *o)
+struct tensor optimizer_report(const struct optimizer *optimizer)
 {
-    return report_part(o, 0, 2 * o->loss_count + o->squares);
+    return report_part(optimizer, 0, 2 * optimizer->loss_count + optimizer->squares);
 }
 
-enum status optimizer_compute_result(struct optimizer *o, struct tensor report, struct tensor tokens)
+enum status optimizer_compute_result(struct optimizer *optimizer, struct tensor report, struct tensor tokens)
 {
     double *at = report.data;
-    return clip(o->config.compute, (struct clip){
-                                       .loss = tensor_1d(at, F64, o->loss_count),
-                                       .tokens = tokens,
-                                       .squares = tensor_1d(at + 2 * o->loss_count, F64, o->squares),
-                                       .limit = o->config.recipe->clip_grad,
-                                       .loss_scale = o->config.loss_scale,
-                                       .hyper = o->hyper.data,
-                                       .result = report_part(o, report_count(o) - RESULTS, RESULTS),
-                                   });
+    return clip(optimizer->config.compute,
+                (struct clip){
+                    .loss = tensor_1d(at, F64, optimizer->loss_count),
+                    .tokens = tokens,
+                    .squares = tensor_1d(at + 2 * optimizer->loss_count, F64, optimizer->squares),
+                    .limit = optimizer->config.recipe->clip_grad,
+                    .loss_scale = optimizer->config.loss_scale,
+                    .hyper = optimizer->hyper.data,
+                    .result = report_part(optimizer, report_count(optimizer) - RESULTS, RESULTS),
+                });
 }
 
-enum status optimizer_reduce_report(struct optimizer *o)
+enum status optimizer_reduce_report(struct optimizer *optimizer)
 {
-    struct tensor everyones = optimizer_report(o);
-    TRY(group_all_reduce(o->config.groups->world, o->config.compute, everyones, REDUCE_SUM));
-    return optimizer_compute_result(o, everyones, report_part(o, o->loss_count, o->loss_count));
+    struct tensor everyones = optimizer_report(optimizer);
+    TRY(group_all_reduce(optimizer->config.groups->world, optimizer->config.compute, everyones, REDUCE_SUM));
+    return optimizer_compute_result(optimizer, everyones,
+                                    report_part(optimizer, optimizer->loss_count, optimizer->loss_count));
 }
 
-enum status optimizer_complete_gradients(struct optimizer *o)
+enum status optimizer_complete_gradients(struct optimizer *optimizer)
 {
-    TRY(add_partials(o));
-    return add_ties(o);
+    TRY(add_partials(optimizer));
+    return add_ties(optimizer);
 }
 
 struct adamw_hyper optimizer_hyper(const struct recipe_optimizer *recipe, int64_t step)
@@ -342,10 +345,11 @@ struct adamw_hyper optimizer_hyper(const struct recipe_optimizer *recipe, int64_
     };
 }
 
-enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
+enum status optimizer_set_hyper(struct optimizer *optimizer, int64_t step)
 {
-    o->host_hyper = optimizer_hyper(o->config.recipe, step);
-    return copy_to_device(o->config.compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper);
+    optimizer->host_hyper = optimizer_hyper(optimizer->config.recipe, step);
+    return copy_to_device(optimizer->config.compute, optimizer->hyper.data, &optimizer->host_hyper,
+                          sizeof optimizer->host_hyper);
 }
 
 static struct adamw step_of(const struct optimizer *o, const struct owned_param *owned)
@@ -381,30 +385,31 @@ static enum status step_through_window(struct optimizer *o, struct adamw_list al
     return moment_window_end(&o->window, o->config.weights);
 }
 
-enum status optimizer_apply(struct optimizer *o)
+enum status optimizer_apply(struct optimizer *optimizer)
 {
-    struct adamw_list all = steps_of(o);
-    TRY(o->config.offload ? step_through_window(o, all) : adamw_each(o->config.compute, all));
-    return weights_gather(o->config.weights, o->config.compute);
+    struct adamw_list all = steps_of(optimizer);
+    TRY(optimizer->config.offload ? step_through_window(optimizer, all)
+                                  : adamw_each(optimizer->config.compute, all));
+    return weights_gather(optimizer->config.weights, optimizer->config.compute);
 }
 
-enum status optimizer_update(struct optimizer *o, int64_t step)
+enum status optimizer_update(struct optimizer *optimizer, int64_t step)
 {
-    TRY(optimizer_set_hyper(o, step));
-    TRY(optimizer_reduce_report(o));
-    return optimizer_apply(o);
+    TRY(optimizer_set_hyper(optimizer, step));
+    TRY(optimizer_reduce_report(optimizer));
+    return optimizer_apply(optimizer);
 }
 
-enum status optimizer_read(struct optimizer *o, struct tensor report, struct step_result *out)
+enum status optimizer_read(struct optimizer *optimizer, struct tensor report, struct step_result *out)
 {
     struct adamw_hyper hyper = {0};
     double result[RESULTS] = {0.0};
-    TRY(copy_to_host(o->config.compute, o->host_report, report.data, tensor_bytes(report)));
-    TRY(copy_to_host(o->config.compute, result, report_part(o, report_count(o) - RESULTS, RESULTS).data,
-                     sizeof result));
-    TRY(copy_to_host(o->config.compute, &hyper, o->hyper.data, sizeof hyper));
-    TRY(stream_sync(o->config.compute));
-    const double *squares = o->host_report + 2 * o->loss_count;
+    TRY(copy_to_host(optimizer->config.compute, optimizer->host_report, report.data, tensor_bytes(report)));
+    TRY(copy_to_host(optimizer->config.compute, result,
+                     report_part(optimizer, report_count(optimizer) - RESULTS, RESULTS).data, sizeof result));
+    TRY(copy_to_host(optimizer->config.compute, &hyper, optimizer->hyper.data, sizeof hyper));
+    TRY(stream_sync(optimizer->config.compute));
+    const double *squares = optimizer->host_report + 2 * optimizer->loss_count;
     *out = (struct step_result){.loss = result[0],
                                 .grad_norm = result[1],
                                 .tokens = result[2],
@@ -412,15 +417,15 @@ enum status optimizer_read(struct optimizer *o, struct tensor report, struct ste
                                 .loss_scale = result[3],
                                 .skipped = hyper.skip != 0.0F,
                                 .not_finite_row = -1};
-    for (int64_t i = 0; i < o->squares && out->not_finite_row < 0; i++)
+    for (int64_t i = 0; i < optimizer->squares && out->not_finite_row < 0; i++)
         if (!isfinite(squares[i])) {
-            out->not_finite_row = (int)(i / o->tp);
-            out->not_finite_share = (int)(i % o->tp);
+            out->not_finite_row = (int)(i / optimizer->tp);
+            out->not_finite_share = (int)(i % optimizer->tp);
         }
     return OK;
 }
 
-enum status optimizer_finish(struct optimizer *o, struct step_result *out)
+enum status optimizer_finish(struct optimizer *optimizer, struct step_result *out)
 {
-    return optimizer_read(o, optimizer_report(o), out);
+    return optimizer_read(optimizer, optimizer_report(optimizer), out);
 }

@@ -101,10 +101,10 @@ void post_validation_destroy(struct post_validation *validation)
     free(validation);
 }
 
-double *post_validation_tokens(struct post_validation *v)
+double *post_validation_tokens(struct post_validation *validation)
 {
-    const struct mesh_coord coord = v->config.groups->coord;
-    return coord.tp == 0 && coord.cp == 0 ? v->tokens : NULL;
+    const struct mesh_coord coord = validation->config.groups->coord;
+    return coord.tp == 0 && coord.cp == 0 ? validation->tokens : NULL;
 }
 
 /* ---- the copy ---- */
@@ -228,51 +228,52 @@ static enum status update(struct post_validation *v)
     return OK;
 }
 
-enum status post_validation_pass_down(struct post_validation *v, int64_t step, bool may_guess,
+enum status post_validation_pass_down(struct post_validation *validation, int64_t step, bool may_guess,
                                       const void *note, bool *guessed)
 {
-    struct stream *compute = v->config.compute;
-    struct tensor slot = part(v, v->samples + v->entries + v->pp, 1);
-    v->guess = 0.0;
-    TRY(stream_wait(compute, v->sent)); // the last rank's report of the previous step
-    TRY(add_up_stage(v, note));
-    TRY(add_those_above(v));
-    TRY(optimizer_set_hyper(v->config.optimizer, step));
-    if (may_guess && v->pp < v->last)
-        TRY(find_guess(v, &v->guess));
-    TRY(copy_to_device(compute, slot.data, &v->guess, sizeof v->guess));
-    TRY(send_report(v));
-    *guessed = v->guessed = v->guess > 0.0;
-    if (!v->guessed)
+    struct stream *compute = validation->config.compute;
+    struct tensor slot = part(validation, validation->samples + validation->entries + validation->pp, 1);
+    validation->guess = 0.0;
+    TRY(stream_wait(compute, validation->sent)); // the last rank's report of the previous step
+    TRY(add_up_stage(validation, note));
+    TRY(add_those_above(validation));
+    TRY(optimizer_set_hyper(validation->config.optimizer, step));
+    if (may_guess && validation->pp < validation->last)
+        TRY(find_guess(validation, &validation->guess));
+    TRY(copy_to_device(compute, slot.data, &validation->guess, sizeof validation->guess));
+    TRY(send_report(validation));
+    *guessed = validation->guessed = validation->guess > 0.0;
+    if (!validation->guessed)
         return OK;
-    TRY(back_up(v, false));
-    return update(v);
+    TRY(back_up(validation, false));
+    return update(validation);
 }
 
 /* ---- passing the report up ---- */
 
-enum status post_validation_finish(struct post_validation *v, struct verdict *verdict,
+enum status post_validation_finish(struct post_validation *validation, struct verdict *verdict,
                                    struct step_result *out)
 {
-    struct stream *compute = v->config.compute;
-    double *whole = v->pp < v->last ? v->whole.data : travelling(v).data;
-    struct tensor report = tensor_1d(whole, F64, v->entries),
-                  tokens = tensor_1d(whole + v->samples, F64, v->samples);
-    TRY(stream_wait(compute, v->arrived));
-    TRY(optimizer_compute_result(v->config.optimizer, report, tokens));
-    TRY(copy_to_host(compute, v->host, whole + v->entries, (size_t)tail_count(v) * sizeof *v->host));
-    TRY(optimizer_read(v->config.optimizer, report, out));
+    struct stream *compute = validation->config.compute;
+    double *whole = validation->pp < validation->last ? validation->whole.data : travelling(validation).data;
+    struct tensor report = tensor_1d(whole, F64, validation->entries),
+                  tokens = tensor_1d(whole + validation->samples, F64, validation->samples);
+    TRY(stream_wait(compute, validation->arrived));
+    TRY(optimizer_compute_result(validation->config.optimizer, report, tokens));
+    TRY(copy_to_host(compute, validation->host, whole + validation->entries,
+                     (size_t)tail_count(validation) * sizeof *validation->host));
+    TRY(optimizer_read(validation->config.optimizer, report, out));
 
-    *verdict = (struct verdict){.notes = v->host + v->last + 1};
-    for (int pp = 0; pp <= v->last; pp++) {
-        bool guessed = v->host[pp] > 0.0;
+    *verdict = (struct verdict){.notes = validation->host + validation->last + 1};
+    for (int pp = 0; pp <= validation->last; pp++) {
+        bool guessed = validation->host[pp] > 0.0;
         verdict->ahead = verdict->ahead || guessed;
-        out->rollbacks += guessed && (float)v->host[pp] != out->gradient_scale;
+        out->rollbacks += guessed && (float)validation->host[pp] != out->gradient_scale;
     }
     verdict->wrong = out->rollbacks > 0;
-    if (v->guessed && (float)v->guess == out->gradient_scale)
+    if (validation->guessed && (float)validation->guess == out->gradient_scale)
         return OK;
-    if (v->guessed)
-        TRY(back_up(v, true));
-    return update(v);
+    if (validation->guessed)
+        TRY(back_up(validation, true));
+    return update(validation);
 }

@@ -271,10 +271,9 @@ static bool read_recipe_file(struct recipe_loader *loader, char *path, const cha
     else
         fault = yaml_file_read(path, &bytes, &file->device, &file->inode);
     if (fault != NULL) {
-        struct text near = {0};
+        AUTO(text) near = {0};
         recipe_near_file(path, &near);
         problems_add(loader->problems, "%s%s: %s%s", from, path, fault, text_chars(&near));
-        text_free(&near);
         text_free(&bytes);
         return false;
     }
@@ -434,11 +433,10 @@ static void find_missing(struct recipe_loader *loader, const char *path)
 static void turn_off(struct recipe_loader *loader, const char *key, const char *reason)
 {
     int row = recipe_row_index(key);
-    struct text where = {0};
+    AUTO(text) where = {0};
     recipe_origin_text(loader->recipe, row, &where);
     if (!loader->quiet)
         problems_warn(loader->problems, "%s: %s is disabled: %s", text_chars(&where), key, reason);
-    text_free(&where);
     loader->recipe->origin[row].kind = FROM_DERIVED;
 }
 

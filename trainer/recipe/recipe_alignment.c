@@ -8,6 +8,8 @@
  * One warning for each such matrix, with the smallest value of its key that fixes it. */
 #include "trainer/recipe/recipe_table.h"
 
+#include "base/memory.h"
+
 #include <string.h>
 
 enum { ALIGNMENT = 8, WIDTHS = 6 };
@@ -84,7 +86,7 @@ void recipe_warn_alignment(const struct recipe *recipe, struct problems *problem
         const struct width *w = &widths[i];
         if (w->elements % ALIGNMENT == 0)
             continue;
-        struct text where = {0}, value = {0};
+        AUTO(text) where = {0}, value = {0};
         recipe_origin_text(recipe, recipe_row_index(w->key), &where);
         recipe_key_text(recipe, w->key, &value);
         problems_warn(problems,
@@ -92,7 +94,5 @@ void recipe_warn_alignment(const struct recipe *recipe, struct problems *problem
                       "multiplications on %s off the tensor cores' fast path; use %s=%lld",
                       text_chars(&where), w->key, text_chars(&value), w->matrix, (long long)w->elements,
                       (int)ALIGNMENT, device, w->key, (long long)nearest_fix(recipe, w->key));
-        text_free(&where);
-        text_free(&value);
     }
 }

@@ -5,6 +5,7 @@
  * again, every rule that reads this key must hold, and no other may be newly violated. From
  *     model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5
  * the search away from 5 finds 4 and 6, because they also divide ffn_hidden_size 3072 and the rest. */
+#include "base/memory.h"
 #include "schedules/csv/csv.h"
 #include "trainer/recipe/recipe_rules.h"
 #include "trainer/recipe/recipe_variants.h"
@@ -38,11 +39,11 @@ static void read_given(const struct recipe *recipe, bool given[GIVEN_COUNT])
 
 /* ---- derived values ---- */
 
-int64_t rule_tokenizer_vocab(const struct recipe *r)
+int64_t rule_tokenizer_vocab(const struct recipe *recipe)
 {
-    if (r->tokenizer.vocab_size > 0)
-        return r->tokenizer.vocab_size;
-    switch (r->tokenizer.tokenizer_type) {
+    if (recipe->tokenizer.vocab_size > 0)
+        return recipe->tokenizer.vocab_size;
+    switch (recipe->tokenizer.tokenizer_type) {
     case TOKENIZER_BYTE:
         return 257;
     case TOKENIZER_GPT2_BPE:
@@ -163,10 +164,9 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
     }
     struct schedule *schedule = NULL;
     if (schedule_read_csv(pipeline->schedule_file, &schedule) != OK) {
-        struct text where = {0};
+        AUTO(text) where = {0};
         recipe_origin_text(recipe, file, &where);
         problems_add(problems, "%s: pipeline.schedule_file: %s", where.chars, fail_text());
-        text_free(&where);
         return false;
     }
     pipeline->file.p = schedule->p;
@@ -335,7 +335,7 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
         const struct rule *rule = rule_at(recipe->addition, i);
         if (check.held[i])
             continue;
-        struct text line = {0};
+        AUTO(text) line = {0};
         add_origin(&check, rule, &line);
         text_add(&line, ": ");
         rule->message(&check.view, &line);
@@ -344,6 +344,5 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
             found = suggest(&check, i, &rule->fix[k], true, &line) ||
                     suggest(&check, i, &rule->fix[k], false, &line);
         problems_add(problems, "%s", line.chars);
-        text_free(&line);
     }
 }

@@ -2,6 +2,8 @@
 /* The field of a row: its text, its default, and setting it as a whole or not at all. */
 #include "trainer/recipe/recipe_table.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -145,13 +147,12 @@ static struct node *default_node(const struct recipe_row *row)
 
 void row_set_default(const struct recipe_row *row, void *field)
 {
-    struct text why = {0};
+    AUTO(text) why = {0};
     struct node *node = default_node(row);
     row_free(row, field);
     if (!row_parse(row, node, field, &why))
         die(__FILE__, __LINE__, row->key, "the default of the table: %s", text_chars(&why));
     node_free(node);
-    text_free(&why);
 }
 
 /* Appends the default of a row; false if it has none. */
@@ -168,11 +169,9 @@ static bool add_default(const struct recipe_row *row, struct text *out)
 
 static bool is_default(const struct recipe_row *row, const void *field)
 {
-    struct text here = {0}, there = {0};
+    AUTO(text) here = {0}, there = {0};
     row_text(row, field, &here);
     bool same = add_default(row, &there) && strcmp(text_chars(&here), text_chars(&there)) == 0;
-    text_free(&here);
-    text_free(&there);
     return same;
 }
 

@@ -46,7 +46,7 @@ static int near_entry(const char *name, struct dirent **entries, int count)
 void recipe_near_file(const char *path, struct text *hint)
 {
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
-    struct text folder = {0};
+    AUTO(text) folder = {0};
     struct dirent **entries = NULL;
     if (access(path, F_OK) == 0)
         return;
@@ -58,21 +58,19 @@ void recipe_near_file(const char *path, struct text *hint)
     for (int i = 0; i < count; i++)
         free(entries[i]);
     free(entries);
-    text_free(&folder);
 }
 
 /* advice: how to mend a missing file. */
 static bool check_path_with(const struct recipe *recipe, const char *key, const char *path,
                             const char *advice, struct problems *problems)
 {
-    struct text where = {0};
+    AUTO(text) where = {0};
     if (access(path, R_OK) == 0)
         return true;
     int why = errno;
     recipe_origin_text(recipe, recipe_row_index(key), &where);
     problems_add(problems, "%s: %s: %s: %s%s", text_chars(&where), key, path, strerror(why),
                  why == ENOENT ? advice : "");
-    text_free(&where);
     return false;
 }
 
@@ -122,16 +120,14 @@ static void check_sources(const struct recipe *recipe, const char *key, const st
     static const char *const endings[] = {".idx", ".bin"};
     for (size_t i = 0; i < sources->count; i++) {
         const char *path = sources->list[i].path;
-        struct text advice = {0};
+        AUTO(text) advice = {0};
         bool there = true;
         add_prepare(recipe, path, &advice);
         for (int e = 0; e < 2 && there; e++) {
-            struct text file = {0};
+            AUTO(text) file = {0};
             text_add(&file, "%s%s", path, endings[e]);
             there = check_path_with(recipe, key, file.chars, advice.chars, problems);
-            text_free(&file);
         }
-        text_free(&advice);
     }
 }
 

@@ -18,12 +18,12 @@ int recipe_world_size(const struct recipe *recipe)
     return (int)recipe_ranks(recipe);
 }
 
-const char *recipe_transport(const struct recipe *r)
+const char *recipe_transport(const struct recipe *recipe)
 {
-    const char *device = r->cluster.device;
+    const char *device = recipe->cluster.device;
     bool host = !device_traits(device)->computes || device_traits(device)->has_host_memory;
-    bool is_auto = strcmp(r->cluster.transport, "auto") == 0;
-    return is_auto && !host && recipe_ranks(r) > 1 ? "nccl" : r->cluster.transport;
+    bool is_auto = strcmp(recipe->cluster.transport, "auto") == 0;
+    return is_auto && !host && recipe_ranks(recipe) > 1 ? "nccl" : recipe->cluster.transport;
 }
 
 bool recipe_has_processes(const struct recipe *recipe)
@@ -34,18 +34,18 @@ bool recipe_has_processes(const struct recipe *recipe)
     return launcher_find(&launcher) == OK && launcher.size > 1;
 }
 
-struct world_options recipe_world(const struct recipe *r, int size)
+struct world_options recipe_world(const struct recipe *recipe, int size)
 {
-    return (struct world_options){.transport = recipe_transport(r),
+    return (struct world_options){.transport = recipe_transport(recipe),
                                   .size = size,
-                                  .nondeterministic = !r->deterministic,
-                                  .ranks_per_gpu = r->cluster.ranks_per_gpu,
-                                  .rendezvous = r->logging.run_dir};
+                                  .nondeterministic = !recipe->deterministic,
+                                  .ranks_per_gpu = recipe->cluster.ranks_per_gpu,
+                                  .rendezvous = recipe->logging.run_dir};
 }
 
-struct world_options recipe_world_of_threads(const struct recipe *r, int size)
+struct world_options recipe_world_of_threads(const struct recipe *recipe, int size)
 {
-    struct world_options options = recipe_world(r, size);
+    struct world_options options = recipe_world(recipe, size);
     if (strcmp(options.transport, "nccl") != 0)
         options.transport = "local";
     return options;

@@ -2,6 +2,7 @@
 /* Rules of a run: learning rate, data, tokenizer, names, folders, device and nodes. */
 #include "trainer/recipe/recipe_rules.h"
 
+#include "base/memory.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
 
@@ -282,21 +283,19 @@ static void order_meant(const char *order, struct text *out)
 
 static bool order_holds(const struct view *v)
 {
-    struct text meant = {0};
+    AUTO(text) meant = {0};
     order_meant(v->recipe->parallel.rank_order, &meant);
     bool holds = strcmp(v->recipe->parallel.rank_order, meant.chars) == 0;
-    text_free(&meant);
     return holds;
 }
 
 static void order_message(const struct view *v, struct text *out)
 {
-    struct text meant = {0};
+    AUTO(text) meant = {0};
     order_meant(v->recipe->parallel.rank_order, &meant);
     text_add(out,
              "parallel.rank_order %.60s is not tp, cp, ep, dp and pp, each once; use parallel.rank_order=%s",
              v->recipe->parallel.rank_order, meant.chars);
-    text_free(&meant);
 }
 
 /* ---- the device ---- */
@@ -469,9 +468,8 @@ static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 
 static bool backend_holds(const struct view *v)
 {
-    struct text why = {0};
+    AUTO(text) why = {0};
     bool good = v->recipe->kernels.attention != ATTENTION_CUDNN || !cudnn_obstacles(v->recipe, &why);
-    text_free(&why);
     return good;
 }
 

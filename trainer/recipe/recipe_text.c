@@ -9,6 +9,8 @@
  * or as YAML syntax are therefore quoted. */
 #include "trainer/recipe/recipe_table.h"
 
+#include "base/memory.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -59,7 +61,7 @@ static void add_from(const struct recipe *recipe, int row, struct text *out)
 
 static void add_resolved_row(const struct recipe *recipe, int row, struct text *out)
 {
-    struct text line = {0}, from = {0};
+    AUTO(text) line = {0}, from = {0};
     text_add(&line, "%s%s: ", recipe_row_section_length(recipe_row_at(recipe->addition, row)) > 0 ? "  " : "",
              recipe_row_name(recipe_row_at(recipe->addition, row)));
     if (stays_derived(recipe, row))
@@ -70,8 +72,6 @@ static void add_resolved_row(const struct recipe *recipe, int row, struct text *
     text_add(out, "%-*s # ", COMMENT_COLUMN, line.chars);
     text_add_clean(out, from.chars);
     text_add(out, "\n");
-    text_free(&line);
-    text_free(&from);
 }
 
 /* Which keys are written. */
@@ -120,13 +120,12 @@ void recipe_resolved_text(const struct recipe *recipe, struct text *out)
 
 void recipe_based_text(const struct recipe *recipe, const char *base, const char *chosen, struct text *out)
 {
-    struct text keys = {0};
+    AUTO(text) keys = {0};
     text_add(&keys, "cluster.device= %s", chosen);
     text_add(out, "# The base with the keys that the command line set and a plan chose.\nbase: ");
     yaml_add_string(out, base, NULL);
     text_add(out, "\n");
     add_resolved(recipe, &(struct selection){.keys = keys.chars}, out);
-    text_free(&keys);
 }
 
 void recipe_given_text(const struct recipe *recipe, struct text *out)
@@ -185,7 +184,7 @@ static bool is_planned(const struct recipe *recipe, const struct recipe_row *row
 void recipe_planned_text(const struct recipe *recipe, struct text *out)
 {
     for (int row = 0; row < recipe_row_total(recipe->addition); row++) {
-        struct text value = {0};
+        AUTO(text) value = {0};
         if (!is_planned(recipe, recipe_row_at(recipe->addition, row)))
             continue;
         recipe_value_text(recipe, recipe_row_at(recipe->addition, row), &value);
@@ -193,7 +192,6 @@ void recipe_planned_text(const struct recipe *recipe, struct text *out)
         for (const char *at = text_chars(&value); *at != 0; at++)
             if (*at != ' ') // of a list: words are separated by spaces
                 text_add_bytes(out, at, 1);
-        text_free(&value);
     }
 }
 
@@ -277,12 +275,11 @@ static void add_value_cell(const struct recipe_row *row, struct text *out)
                 text_add(out, "%s`%s`", shown++ > 0 ? ", " : "", c.name);
         return;
     }
-    struct text expected = {0};
+    AUTO(text) expected = {0};
     recipe_value_expected(row, &expected);
     const char *start = text_chars(&expected);
     size_t article = strncmp(start, "a ", 2) == 0 ? 2 : strncmp(start, "an ", 3) == 0 ? 3 : 0;
     text_add(out, "%s", start + article);
-    text_free(&expected);
 }
 
 static void add_reference_row(const struct recipe_row *row, const char *shown, struct text *out)
@@ -352,10 +349,9 @@ bool recipe_help(const struct recipe_addition *more, const char *name, struct te
         if (strcmp(recipe_section_at(more, s)->name, name) == 0)
             text_add(out, "%s: %s\n\n", name, recipe_section_at(more, s)->help);
     const int row = out->length > before ? -1 : recipe_row_find_dotted(more, name);
-    struct text hint = {0};
+    AUTO(text) hint = {0};
     if (out->length == before && row < 0 && recipe_foreign_key("", name, &hint))
         text_add(out, "%s is not a key%s\n", name, hint.chars);
-    text_free(&hint);
     for (int i = 0; i < recipe_row_total(more); i++) {
         char section[RECIPE_KEY_CHARS];
         snprintf(section, sizeof section, "%.*s", (int)recipe_row_section_length(recipe_row_at(more, i)),

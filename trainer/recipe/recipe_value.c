@@ -352,12 +352,11 @@ static bool parse_source_value(const char *key, const struct node *value, struct
     static const struct recipe_row path = {.key = "path", .type = ROW_TEXT};
     static const struct recipe_row weight = {
         .key = "weight", .type = ROW_REAL, .high = INFINITY, .above = true, .below = true, .example = "1"};
-    struct text inner = {0};
+    AUTO(text) inner = {0};
     bool good = strcmp(key, "path") == 0 ? parse_text(&path, value, &out->path, &inner)
                                          : parse_real(&weight, value, &out->weight, &inner);
     if (!good)
         text_add(why, "%s %s", key, text_chars(&inner));
-    text_free(&inner);
     return good;
 }
 

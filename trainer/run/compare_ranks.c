@@ -58,11 +58,10 @@ static struct fact *add_checksum(struct facts *facts, const char *name, const ch
 
 static enum status add_program(struct facts *facts)
 {
-    struct text bytes = {0};
+    AUTO(text) bytes = {0};
     enum status status = file_read("/proc/self/exe", &bytes);
     if (status == OK)
         add_checksum(facts, "executable", bytes.chars, bytes.length);
-    text_free(&bytes);
     return status;
 }
 
@@ -70,7 +69,7 @@ static enum status add_program(struct facts *facts)
 static void add_sections(struct facts *facts, const struct recipe *recipe)
 {
     for (int s = 0; s < recipe_section_total(recipe->addition); s++) {
-        struct text values = {0};
+        AUTO(text) values = {0};
         for (int i = 0; i < recipe_row_total(recipe->addition); i++)
             if (recipe_row_in_section(recipe_row_at(recipe->addition, i),
                                       recipe_section_at(recipe->addition, s)->name)) {
@@ -79,7 +78,6 @@ static void add_sections(struct facts *facts, const struct recipe *recipe)
             }
         add_checksum(facts, recipe_section_at(recipe->addition, s)->name, text_chars(&values), values.length)
             ->is_section = true;
-        text_free(&values);
     }
 }
 
@@ -87,10 +85,9 @@ static void add_keys(struct facts *facts, const struct recipe *recipe, const cha
 {
     for (int i = 0; i < recipe_row_total(recipe->addition); i++)
         if (recipe_row_in_section(recipe_row_at(recipe->addition, i), section)) {
-            struct text value = {0};
+            AUTO(text) value = {0};
             recipe_value_text(recipe, recipe_row_at(recipe->addition, i), &value);
             add_fact(facts, recipe_row_at(recipe->addition, i)->key, text_chars(&value));
-            text_free(&value);
         }
 }
 

@@ -90,7 +90,7 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
                                            : 0.0;
     double peak = m->config.recipe->logging.peak_flops;
     double share = peak > 0.0 ? per_rank / peak : NAN;
-    struct text line = {0};
+    AUTO(text) line = {0};
     text_add(&line, "{\"step\": %lld", (long long)r->step);
     add_number(&line, "loss", r->loss);
     add_number(&line, "grad_norm", r->grad_norm);
@@ -130,7 +130,6 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     text_add(&line, "}\n");
     enum status status = metrics_file_append(m->file, &line);
     dashboard_add(m->dashboard, &line);
-    text_free(&line);
     return status;
 }
 
@@ -223,34 +222,34 @@ static void take_valid(struct metrics *m, int64_t step, double loss)
     m->best_step = step;
 }
 
-enum status metrics_step(struct metrics *m, const struct step_record *r)
+enum status metrics_step(struct metrics *metrics, const struct step_record *record)
 {
-    m->steps++;
-    m->recent_steps++;
-    m->tokens += r->tokens;
-    m->recent_tokens += r->tokens;
-    m->time_s += r->step_time_s;
-    m->first_s = m->steps == 1 ? r->step_time_s : m->first_s;
-    if (m->steps > 1) {
-        m->wait_s[0] += r->ranks.has_times ? r->ranks.wait_s.least : NAN;
-        m->wait_s[1] += r->ranks.has_times ? r->ranks.wait_s.most : NAN;
+    metrics->steps++;
+    metrics->recent_steps++;
+    metrics->tokens += record->tokens;
+    metrics->recent_tokens += record->tokens;
+    metrics->time_s += record->step_time_s;
+    metrics->first_s = metrics->steps == 1 ? record->step_time_s : metrics->first_s;
+    if (metrics->steps > 1) {
+        metrics->wait_s[0] += record->ranks.has_times ? record->ranks.wait_s.least : NAN;
+        metrics->wait_s[1] += record->ranks.has_times ? record->ranks.wait_s.most : NAN;
     }
-    m->rolled_back += r->rollbacks > 0;
-    m->skipped += r->skipped;
-    m->recent_time_s += r->step_time_s;
-    m->last = *r;
-    if (r->has_valid)
-        take_valid(m, r->step, r->valid_loss);
-    TRY(write_line(m, r));
+    metrics->rolled_back += record->rollbacks > 0;
+    metrics->skipped += record->skipped;
+    metrics->recent_time_s += record->step_time_s;
+    metrics->last = *record;
+    if (record->has_valid)
+        take_valid(metrics, record->step, record->valid_loss);
+    TRY(write_line(metrics, record));
 
-    int64_t interval = m->config.recipe->logging.log_interval;
-    bool stays = r->has_valid || r->step % (interval > 0 ? interval : 1) == 0 || m->steps == 1 ||
-                 r->step == m->config.recipe->train.train_iters;
-    if (stays || m->terminal)
-        show(m, r, stays);
+    int64_t interval = metrics->config.recipe->logging.log_interval;
+    bool stays = record->has_valid || record->step % (interval > 0 ? interval : 1) == 0 ||
+                 metrics->steps == 1 || record->step == metrics->config.recipe->train.train_iters;
+    if (stays || metrics->terminal)
+        show(metrics, record, stays);
     if (stays) {
-        m->recent_steps = m->recent_tokens = 0;
-        m->recent_time_s = 0.0;
+        metrics->recent_steps = metrics->recent_tokens = 0;
+        metrics->recent_time_s = 0.0;
     }
     return OK;
 }
@@ -260,19 +259,17 @@ bool metrics_lack_valid(const struct metrics *metrics)
     return metrics_file_lacks(metrics->file, "valid_loss");
 }
 
-enum status metrics_add_valid(struct metrics *m, int64_t step, double loss)
+enum status metrics_add_valid(struct metrics *metrics, int64_t step, double loss)
 {
     AUTO(text) line = {0};
-    struct text field = {0};
+    AUTO(text) field = {0};
     char number[NUMBER_CHARS];
     add_number(&field, "valid_loss", loss);
     text_add(&line, "{\"step\": %lld%s}", (long long)step, field.chars);
-    dashboard_add(m->dashboard, &line);
-    take_valid(m, step, loss);
+    dashboard_add(metrics->dashboard, &line);
+    take_valid(metrics, step, loss);
     printf("step %lld: valid %s, evaluated after the resume\n", (long long)step, loss_text(loss, number));
-    const enum status status = metrics_file_amend(m->file, &field);
-    text_free(&field);
-    return status;
+    return metrics_file_amend(metrics->file, &field);
 }
 
 enum status metrics_sync(struct metrics *metrics)
@@ -304,7 +301,7 @@ static void print_best(const struct metrics *m)
     printf(", best validation loss %.4f at step %lld", m->best_valid, (long long)m->best_step);
     if (checkpoint->save == NULL || (!checkpoint->keep_best && m->best_step == m->last.step))
         return;
-    struct text hint = {0}, shown = {0}, folder = {0};
+    AUTO(text) hint = {0}, shown = {0}, folder = {0};
     store_of_step(checkpoint->save, m->best_step, "", &folder); // if the link could not be renewed
     if (!checkpoint->keep_best)
         text_add(&hint, " (checkpoint.keep_best=true keeps its weights)");
@@ -314,46 +311,44 @@ static void print_best(const struct metrics *m)
         text_add(&hint, " (%s)", folder.chars);
     text_add_printable(&shown, hint.chars, hint.length);
     fputs(shown.chars, stdout);
-    text_free(&folder);
-    text_free(&hint);
-    text_free(&shown);
 }
 
-void metrics_summary(struct metrics *m, const char *why)
+void metrics_summary(struct metrics *metrics, const char *why)
 {
     char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], loss[NUMBER_CHARS];
-    if (m->terminal)
+    if (metrics->terminal)
         fputs("\r\x1b[K", stdout);
-    printf("\n%s: %lld steps, %s tokens in %s", why, (long long)m->steps,
-           count_text((double)m->tokens, tokens), seconds_text(m->time_s, time));
-    if (m->steps > 0 && m->time_s > 0.0) {
-        double rate = (double)m->tokens / m->time_s;
+    printf("\n%s: %lld steps, %s tokens in %s", why, (long long)metrics->steps,
+           count_text((double)metrics->tokens, tokens), seconds_text(metrics->time_s, time));
+    if (metrics->steps > 0 && metrics->time_s > 0.0) {
+        double rate = (double)metrics->tokens / metrics->time_s;
         printf(", %s tok/s, %.4g model TFLOP/s", count_text(rate, speed),
-               1e-12 * rate * m->config.flops_per_token);
-        print_share(m, rate);
-        printf("last loss %s at step %lld", loss_text(m->last.loss, loss), (long long)m->last.step);
-        if (isfinite(m->best_valid))
-            print_best(m);
+               1e-12 * rate * metrics->config.flops_per_token);
+        print_share(metrics, rate);
+        printf("last loss %s at step %lld", loss_text(metrics->last.loss, loss),
+               (long long)metrics->last.step);
+        if (isfinite(metrics->best_valid))
+            print_best(metrics);
     }
-    if (m->last.has_rollbacks)
+    if (metrics->last.has_rollbacks)
         printf("\noptimizer post-validation: %lld of %lld steps were rolled back and repeated",
-               (long long)m->rolled_back, (long long)m->steps);
-    if (m->last.loss_scale > 0.0)
-        printf("\nloss scale %.9g; %lld of %lld steps overflowed and were skipped", m->last.loss_scale,
-               (long long)m->skipped, (long long)m->steps);
+               (long long)metrics->rolled_back, (long long)metrics->steps);
+    if (metrics->last.loss_scale > 0.0)
+        printf("\nloss scale %.9g; %lld of %lld steps overflowed and were skipped", metrics->last.loss_scale,
+               (long long)metrics->skipped, (long long)metrics->steps);
     fputs("\n", stdout);
-    const int64_t later = m->steps - 1;
+    const int64_t later = metrics->steps - 1;
     struct run_measured measured = {
         .steps = later,
-        .step_s = later > 0 ? (m->time_s - m->first_s) / (double)later : 0.0,
-        .bubble_fraction = m->last.ranks.bubble_fraction,
-        .memory_peak_bytes = m->last.ranks.peak_total_bytes,
+        .step_s = later > 0 ? (metrics->time_s - metrics->first_s) / (double)later : 0.0,
+        .bubble_fraction = metrics->last.ranks.bubble_fraction,
+        .memory_peak_bytes = metrics->last.ranks.peak_total_bytes,
     };
     for (int i = 0; i < 2; i++)
-        measured.wait_s[i] = later > 0 ? m->wait_s[i] / (double)later : NAN;
-    memcpy(measured.part_peak_bytes, m->last.ranks.peak_bytes, sizeof measured.part_peak_bytes);
-    run_plan_compare(&m->config.predicted, &measured, stdout);
-    printf("metrics: %s\n", metrics_file_path(m->file));
+        measured.wait_s[i] = later > 0 ? metrics->wait_s[i] / (double)later : NAN;
+    memcpy(measured.part_peak_bytes, metrics->last.ranks.peak_bytes, sizeof measured.part_peak_bytes);
+    run_plan_compare(&metrics->config.predicted, &measured, stdout);
+    printf("metrics: %s\n", metrics_file_path(metrics->file));
     fflush(stdout);
 }
 

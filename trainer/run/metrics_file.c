@@ -94,7 +94,7 @@ static enum status report_damage(const struct metrics_file *file, const struct k
                                  const struct text *all)
 {
     if (kept->bad > 0) {
-        struct text copy = {0};
+        AUTO(text) copy = {0};
         free_name(file->run_dir.chars, &copy);
         enum status status = file_write_atomic(copy.chars, all->chars, all->length);
         if (status == OK)
@@ -102,7 +102,6 @@ static enum status report_damage(const struct metrics_file *file, const struct k
                        "warning: %s: line %d is incomplete or corrupt (%d such lines in total) and is "
                        "dropped; the original file is kept as %s",
                        file->path.chars, kept->first_bad, kept->bad, copy.chars);
-        text_free(&copy);
         TRY(status);
     }
     int64_t tail = first_step - 1 - kept->last, missing = kept->missing + (tail > 0 ? tail : 0);
@@ -117,7 +116,7 @@ static enum status report_damage(const struct metrics_file *file, const struct k
 static enum status trim(struct metrics_file *file, int64_t first_step)
 {
     struct kept kept = {.first = 0};
-    struct text all = {0}, rest = {0};
+    AUTO(text) all = {0}, rest = {0};
     struct stat info;
     const bool exists = stat(file->path.chars, &info) == 0;
     enum status status = exists ? file_read(file->path.chars, &all) : OK;
@@ -137,15 +136,13 @@ static enum status trim(struct metrics_file *file, int64_t first_step)
     if (kept.last > 0 && kept.last == first_step - 1)
         text_add_bytes(&file->resumed, kept.lines.chars + kept.begin, kept.lines.length - kept.begin);
     text_free(&kept.lines);
-    text_free(&all);
-    text_free(&rest);
     return status;
 }
 
 /* For a run without a complete checkpoint. */
 static enum status rename_old_file(const struct metrics_file *file, int64_t first_step, off_t bytes)
 {
-    struct text kept = {0};
+    AUTO(text) kept = {0};
     free_name(file->run_dir.chars, &kept);
     enum status status = bytes == 0 || rename(file->path.chars, kept.chars) == 0
                              ? OK
@@ -155,7 +152,6 @@ static enum status rename_old_file(const struct metrics_file *file, int64_t firs
         print_line(stdout, "%s has no complete checkpoint of its own: restarting from step %lld%s%s",
                    file->run_dir.chars, (long long)first_step,
                    bytes > 0 ? "; the earlier metrics are kept as " : "", bytes > 0 ? kept.chars : "");
-    text_free(&kept);
     return status;
 }
 
@@ -267,17 +263,16 @@ enum status metrics_file_append(struct metrics_file *file, const struct text *li
 
 bool metrics_file_lacks(const struct metrics_file *file, const char *name)
 {
-    struct text field = {0};
+    AUTO(text) field = {0};
     text_add(&field, "\"%s\": ", name);
     const bool lacks = file->resumed.length > 0 && strstr(file->resumed.chars, field.chars) == NULL;
-    text_free(&field);
     return lacks;
 }
 
 enum status metrics_file_amend(struct metrics_file *file, const struct text *fields)
 {
     static const char end[] = "}\n";
-    struct text lines = {0};
+    AUTO(text) lines = {0};
     TRY(check_path(file));
     TRY(file_read(file->path.chars, &lines));
     CHECK(lines.length > strlen(end) && file->unwritten.length == 0);
@@ -286,7 +281,6 @@ enum status metrics_file_amend(struct metrics_file *file, const struct text *fie
     text_add(&lines, end);
     enum status status =
         run_dir_explain(file_write_atomic(file->path.chars, lines.chars, lines.length), file->path.chars);
-    text_free(&lines);
     TRY(status);
     close(file->fd);
     return open_end(file);
@@ -299,7 +293,7 @@ enum status metrics_file_sync(struct metrics_file *file)
         return fsync(file->fd) == 0 ? OK : cannot_write(file);
     if (file->unwritten_path.length == 0)
         return IO_ERROR;
-    struct text why = {0};
+    AUTO(text) why = {0};
     text_add(&why, "%s", fail_text());
     enum status status =
         file_write_atomic(file->unwritten_path.chars, file->unwritten.chars, file->unwritten.length);
@@ -308,7 +302,6 @@ enum status metrics_file_sync(struct metrics_file *file)
                       "%s; checkpoint.save: %s; free space on both disks and start the run again: it resumes "
                       "from the newest checkpoint",
                       text_chars(&why), fail_text());
-    text_free(&why);
     return status;
 }
 

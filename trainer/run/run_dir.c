@@ -2,6 +2,7 @@
 #include "trainer/run/run_dir.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/format/manifest.h"
 #include "trainer/checkpoint/lock_owner.h"
@@ -55,10 +56,9 @@ static enum status name_key(enum status status, const char *key, const char *fix
 static bool holds(const char *folder, const char *name)
 {
     struct stat info;
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/%s", folder, name);
     const bool found = stat(path.chars, &info) == 0;
-    text_free(&path);
     return found;
 }
 
@@ -66,7 +66,7 @@ static bool holds(const char *folder, const char *name)
 static enum status has_checkpoint(const char *load, bool *found)
 {
     int64_t step = -1;
-    struct text skipped = {0};
+    AUTO(text) skipped = {0};
     enum status status = OK;
     *found = holds(load, "manifest.json");
     if (!*found)
@@ -74,7 +74,6 @@ static enum status has_checkpoint(const char *load, bool *found)
     *found = *found || step >= 0;
     if (!*found && is_job_rank_zero()) // otherwise checkpoint_load() reports it
         fputs(text_chars(&skipped), stderr);
-    text_free(&skipped);
     return name_key(status, "checkpoint.load", "use auto, none or a checkpoint directory that can be read");
 }
 
@@ -82,7 +81,7 @@ static enum status has_checkpoint(const char *load, bool *found)
 static enum status refuse_empty(const char *load)
 {
     bool found = false;
-    struct text inside = {0}, fix = {0};
+    AUTO(text) inside = {0}, fix = {0};
     int length = (int)strlen(load);
     while (length > 0 && load[length - 1] == '/')
         length--;
@@ -96,8 +95,6 @@ static enum status refuse_empty(const char *load)
                       "checkpoint.load: %s: not a checkpoint: contains neither manifest.json nor a "
                       "complete step-... directory; %s",
                       load, fix.chars);
-    text_free(&fix);
-    text_free(&inside);
     return status;
 }
 
@@ -105,7 +102,7 @@ static enum status refuse_empty(const char *load)
 static void fix_step(const char *load, struct text *out)
 {
     int64_t newest = -1;
-    struct text skipped = {0};
+    AUTO(text) skipped = {0};
     if (holds(load, "manifest.json"))
         text_add(out,
                  "%s is a single checkpoint; remove checkpoint.ckpt_step, or set checkpoint.load to the "
@@ -118,14 +115,13 @@ static void fix_step(const char *load, struct text *out)
     else
         text_add(out, "%s contains no complete checkpoint; set checkpoint.load to a directory of checkpoints",
                  load);
-    text_free(&skipped);
 }
 
 /* checkpoint.ckpt_step must be among those in checkpoint.load. */
 static enum status check_step(const char *load, int64_t step)
 {
     struct stat info;
-    struct text path = {0}, fix = {0};
+    AUTO(text) path = {0}, fix = {0};
     text_add(&path, "%s/step-%08lld", load, (long long)step);
     enum status status = OK;
     if (stat(path.chars, &info) != 0) {
@@ -134,8 +130,6 @@ static enum status check_step(const char *load, int64_t step)
         status = fail(BAD_RECIPE, "checkpoint.ckpt_step %lld: %s: %s; %s", (long long)step, path.chars, why,
                       text_chars(&fix));
     }
-    text_free(&path);
-    text_free(&fix);
     return status;
 }
 
@@ -158,7 +152,7 @@ static enum status check_named(const char *load, int64_t step)
 
 static enum status in_use_error(const char *folder)
 {
-    struct text path = {0}, who = {0};
+    AUTO(text) path = {0}, who = {0};
     struct lock_owner owner;
     text_add(&path, "%s/lock", folder);
     if (lock_owner_read(path.chars, &owner) == OK && owner.token[0] != 0) {
@@ -169,8 +163,6 @@ static enum status in_use_error(const char *folder)
                               "logging.run_dir: another run is writing in %s%s; wait for it, or use another "
                               "directory, such as logging.run_dir=%s-2",
                               folder, text_chars(&who), folder);
-    text_free(&path);
-    text_free(&who);
     return status;
 }
 
@@ -178,23 +170,21 @@ static enum status in_use_error(const char *folder)
 static void write_owner(int fd)
 {
     struct lock_owner self;
-    struct text text = {0};
+    AUTO(text) text = {0};
     if (lock_owner_self(&self) == OK) {
         lock_owner_text(&self, &text);
         if (ftruncate(fd, 0) == 0)
             (void)!pwrite(fd, text_chars(&text), text.length, 0);
     }
-    text_free(&text);
 }
 
 /* Uses a shared lock, so that processes that check at the same time do not mistake each other for that
  * run. */
 static bool is_active(const char *folder)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/lock", folder);
     int fd = open(path.chars, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    text_free(&path);
     bool yes = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (fd >= 0)
         close(fd);
@@ -205,7 +195,7 @@ static bool is_active(const char *folder)
 static enum status refuse_other_save(const struct recipe *recipe)
 {
     int64_t step = -1;
-    struct text usual = {0}, skipped = {0};
+    AUTO(text) usual = {0}, skipped = {0};
     text_add(&usual, "%s/checkpoints", recipe->logging.run_dir);
     enum status status = name_key(store_newest(usual.chars, INT64_MAX, &step, &skipped), "logging.run_dir",
                                   "make it readable, or set logging.run_dir to another directory");
@@ -217,8 +207,6 @@ static enum status refuse_other_save(const struct recipe *recipe)
                  "another directory, such as logging.run_dir=%s-2",
                  recipe->logging.run_dir, (long long)step, usual.chars,
                  recipe->checkpoint.save != NULL ? recipe->checkpoint.save : "none", recipe->logging.run_dir);
-    text_free(&usual);
-    text_free(&skipped);
     return status;
 }
 
@@ -241,12 +229,12 @@ static enum status check_earlier(const struct recipe *recipe, int64_t newest)
 /* The newest complete checkpoint in checkpoint.save. */
 static enum status find_newest(const struct recipe *recipe, int64_t *step)
 {
-    struct text skipped = {0};
+    AUTO(text) skipped = {0};
     *step = -1;
     if (recipe->checkpoint.save == NULL)
         return OK;
-    enum status status = store_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
-    text_free(&skipped); // loading reports it
+    enum status status =
+        store_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped); // loading reports it
     return name_key(status, "checkpoint.save",
                     "make it readable, or set checkpoint.save to another directory");
 }
@@ -256,7 +244,7 @@ static int64_t step_of(const struct recipe *recipe)
 {
     const char *load = recipe->checkpoint.load;
     struct manifest manifest = {0};
-    struct text folder = {0}, skipped = {0};
+    AUTO(text) folder = {0}, skipped = {0};
     int64_t step = -1;
     if (recipe->checkpoint.ckpt_step > 0)
         return recipe->checkpoint.ckpt_step;
@@ -266,8 +254,6 @@ static int64_t step_of(const struct recipe *recipe)
     else if (manifest_read(load, &manifest) == OK)
         step = manifest.identity.step;
     manifest_free(&manifest);
-    text_free(&folder);
-    text_free(&skipped);
     return step;
 }
 
@@ -344,7 +330,7 @@ enum status run_dir_claim(const struct recipe *recipe, int *descriptor)
 {
     const char *folder = recipe->logging.run_dir;
     TRY(make_folder("logging.run_dir", folder));
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/lock", folder);
     // Not for others: who can open a file can lock it.
     int fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0660);
@@ -355,7 +341,6 @@ enum status run_dir_claim(const struct recipe *recipe, int *descriptor)
         status = refuse_path("logging.run_dir", path.chars, strerror(errno));
     else
         status = lock_folder(recipe, path.chars, fd);
-    text_free(&path);
     if (status == OK && recipe->checkpoint.save != NULL)
         status = make_folder("checkpoint.save", recipe->checkpoint.save);
     if (status == OK)
@@ -381,21 +366,18 @@ enum status run_dir_explain(enum status status, const char *path)
 
 static enum status write_text(const struct recipe *recipe, const char *name, const struct text *text)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/%s", recipe->logging.run_dir, name);
     enum status status =
         run_dir_explain(file_write_atomic(path.chars, text->chars, text->length), path.chars);
-    text_free(&path);
     return status;
 }
 
 enum status run_dir_write_recipe(const struct recipe *recipe)
 {
-    struct text resolved = {0};
+    AUTO(text) resolved = {0};
     recipe_resolved_text(recipe, &resolved);
-    enum status status = write_text(recipe, "recipe.yaml", &resolved);
-    text_free(&resolved);
-    return status;
+    return write_text(recipe, "recipe.yaml", &resolved);
 }
 
 enum status run_dir_write_choices(const struct recipe *recipe, const struct text *choices)

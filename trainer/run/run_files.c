@@ -33,7 +33,7 @@ static enum status read_tokenizer(const struct recipe *recipe, struct problems *
 static enum status find_loaded(const struct recipe *recipe, struct text *out)
 {
     const char *load = recipe->checkpoint.load;
-    struct text manifest = {0}, skipped = {0};
+    AUTO(text) manifest = {0}, skipped = {0};
     int64_t step = recipe->checkpoint.ckpt_step > 0 ? recipe->checkpoint.ckpt_step : -1;
     if (load == NULL || strcmp(load, "auto") == 0)
         return OK;
@@ -44,21 +44,18 @@ static enum status find_loaded(const struct recipe *recipe, struct text *out)
         store_of_step(load, step, "", out);
     else if (!is_folder_of_steps)
         text_add(out, "%s", load);
-    text_free(&manifest);
-    text_free(&skipped);
     return status;
 }
 
 static enum status read_originals(const struct run *run, struct problems *warnings, struct model_files *out)
 {
-    struct text loaded = {0};
+    AUTO(text) loaded = {0};
     TRY(read_tokenizer(run->recipe, warnings, out));
     enum status status = find_loaded(run->recipe, &loaded);
     if (status == OK && loaded.length > 0 && !model_files_has_tokenizer(out))
         status = model_files_read(loaded.chars, MODEL_TOKENIZER_JSON, MODEL_CHAT_TEMPLATE, warnings, out);
     if (status == OK && loaded.length > 0)
         status = model_files_read(loaded.chars, MODEL_GENERATION_CONFIG, MODEL_CONFIG, warnings, out);
-    text_free(&loaded);
     return status;
 }
 
@@ -67,7 +64,7 @@ static enum status add_chat_template(const struct run *run, struct model_files *
 {
     const char *name = run->data != NULL ? data_chat_template(run->data) : "";
     struct tokenizer *tokenizer = NULL;
-    struct text jinja = {0};
+    AUTO(text) jinja = {0};
     if (name[0] == 0 || run->recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
         return OK;
     TRY(recipe_create_tokenizer(run->recipe, &tokenizer));
@@ -81,14 +78,13 @@ static enum status add_chat_template(const struct run *run, struct model_files *
                  "%s; use the tokenizer that prepared the data",
                  name, fail_text());
     tokenizer_destroy(tokenizer);
-    text_free(&jinja);
     return status;
 }
 
 enum status run_files_collect(struct run *run, int64_t newest)
 {
     struct problems warnings = {0};
-    struct text own = {0};
+    AUTO(text) own = {0};
     run->model_files = memory_zeroed(1, sizeof *run->model_files, "the files of the tokenizer");
     enum status status = OK;
     if (newest >= 0) {
@@ -103,7 +99,6 @@ enum status run_files_collect(struct run *run, int64_t newest)
         status = add_chat_template(run, run->model_files);
     problems_print(&warnings, stderr);
     problems_free(&warnings);
-    text_free(&own);
     return status;
 }
 

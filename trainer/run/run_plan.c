@@ -2,19 +2,18 @@
 #include "trainer/run/run_plan.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 
 #include <math.h>
 #include <string.h>
 
 enum status run_plan_write(const struct run_plan *plan, const char *run_dir)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     if (plan->json == NULL)
         return OK;
     text_add(&path, "%s/plan.json", run_dir);
-    const enum status status = file_write_atomic(path.chars, plan->json, strlen(plan->json));
-    text_free(&path);
-    return status;
+    return file_write_atomic(path.chars, plan->json, strlen(plan->json));
 }
 
 static void compare_seconds(const char *name, double predicted_s, double measured_s, FILE *to)
@@ -52,17 +51,17 @@ static void compare_times(const struct run_prediction *plan, const struct run_me
                 100.0 * measured->bubble_fraction);
 }
 
-void run_plan_compare(const struct run_prediction *plan, const struct run_measured *measured, FILE *to)
+void run_plan_compare(const struct run_prediction *predicted, const struct run_measured *measured, FILE *to)
 {
-    if (plan->step_s <= 0.0 || measured->steps <= 0)
+    if (predicted->step_s <= 0.0 || measured->steps <= 0)
         return;
     fprintf(to, "%-22s %14s %14s %12s\n", "", "predicted", "measured", "difference");
-    compare_times(plan, measured, to);
-    compare_bytes("memory of a rank", plan->memory_peak_bytes, measured->memory_peak_bytes, to);
+    compare_times(predicted, measured, to);
+    compare_bytes("memory of a rank", predicted->memory_peak_bytes, measured->memory_peak_bytes, to);
     for (int part = 0; part < PART_COUNT; part++) {
         char name[40];
         snprintf(name, sizeof name, "  %s", part_name((enum part)part));
-        if (plan->part_bytes[part] > 0 || measured->part_peak_bytes[part] > 0)
-            compare_bytes(name, plan->part_bytes[part], measured->part_peak_bytes[part], to);
+        if (predicted->part_bytes[part] > 0 || measured->part_peak_bytes[part] > 0)
+            compare_bytes(name, predicted->part_bytes[part], measured->part_peak_bytes[part], to);
     }
 }

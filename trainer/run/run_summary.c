@@ -83,7 +83,7 @@ static enum status read_text(struct reader *reader, const char *text)
 
 enum status run_summary_read(const char *run_dir, struct run_summary *out)
 {
-    struct text path = {0}, bytes = {0};
+    AUTO(text) path = {0}, bytes = {0};
     struct reader reader = {.out = out};
     *out = (struct run_summary){.loss = NAN};
     text_add(&path, "%s/metrics.jsonl", run_dir);
@@ -93,7 +93,5 @@ enum status run_summary_read(const char *run_dir, struct run_summary *out)
         status = read_text(&reader, text_chars(&bytes));
     for (int i = 0; i < COLUMNS; i++)
         free(reader.values[i]);
-    text_free(&bytes);
-    text_free(&path);
     return status;
 }

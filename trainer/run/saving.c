@@ -2,6 +2,7 @@
 #include "trainer/run/saving.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/progress.h"
 #include "trainer/checkpoint/best.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
@@ -37,30 +38,31 @@ static enum status after_update(void *context, struct rank_state *state, int64_t
     return s->saving != NULL ? checkpoint_end_copy(s->saving) : OK;
 }
 
-void saver_attach(struct saver *s, struct rank_state *state)
+void saver_attach(struct saver *saver, struct rank_state *state)
 {
-    s->rank_state = state;
-    s->observer =
-        (struct step_observer){.context = s, .before_update = before_update, .after_update = after_update};
-    rank_observe(state, &s->observer);
+    saver->rank_state = state;
+    saver->observer = (struct step_observer){
+        .context = saver, .before_update = before_update, .after_update = after_update};
+    rank_observe(state, &saver->observer);
 }
 
 /* ---- between steps ---- */
 
-void saver_plan(struct saver *s)
+void saver_plan(struct saver *saver)
 {
-    struct rank_state *state = s->rank_state;
-    if (state->world->rank == 0 && recipe_of(s)->save != NULL && recipe_of(s)->save_minutes > 0.0)
-        state->requests.save_at_s = clock_s() + 60.0 * recipe_of(s)->save_minutes;
+    struct rank_state *state = saver->rank_state;
+    if (state->world->rank == 0 && recipe_of(saver)->save != NULL && recipe_of(saver)->save_minutes > 0.0)
+        state->requests.save_at_s = clock_s() + 60.0 * recipe_of(saver)->save_minutes;
     state->requests.saves_completed = state->requests.saves;
-    s->due = false;
+    saver->due = false;
 }
 
-void saver_read_requests(struct saver *s)
+void saver_read_requests(struct saver *saver)
 {
-    const struct rank_state *state = s->rank_state;
-    s->written = s->saving != NULL && state->stats.all.request == REQUEST_NOTHING && !state->stats.all.writes;
-    s->due = s->due || state->stats.all.request >= REQUEST_SAVE;
+    const struct rank_state *state = saver->rank_state;
+    saver->written =
+        saver->saving != NULL && state->stats.all.request == REQUEST_NOTHING && !state->stats.all.writes;
+    saver->due = saver->due || state->stats.all.request >= REQUEST_SAVE;
 }
 
 static bool is_memory_due(const struct saver *s, int64_t step)
@@ -68,10 +70,10 @@ static bool is_memory_due(const struct saver *s, int64_t step)
     return s->memory != NULL && is_multiple(recipe_of(s)->non_persistent_save_interval, step);
 }
 
-bool saver_acts_after(const struct saver *s, int64_t step)
+bool saver_acts_after(const struct saver *saver, int64_t step)
 {
-    return (recipe_of(s)->save != NULL && is_multiple(recipe_of(s)->save_interval, step)) || s->due ||
-           s->written || is_memory_due(s, step);
+    return (recipe_of(saver)->save != NULL && is_multiple(recipe_of(saver)->save_interval, step)) ||
+           saver->due || saver->written || is_memory_due(saver, step);
 }
 
 /* Called after a save of `step` in the background has failed: saves the current state at once, since the
@@ -86,15 +88,15 @@ static enum status save_at_once(struct saver *s, int64_t step)
     return checkpoint_save(s->rank_state);
 }
 
-enum status saver_finish(struct saver *s, bool *saved)
+enum status saver_finish(struct saver *saver, bool *saved)
 {
-    struct checkpoint_saving *saving = s->saving;
-    s->saving = NULL;
-    s->written = *saved = false;
+    struct checkpoint_saving *saving = saver->saving;
+    saver->saving = NULL;
+    saver->written = *saved = false;
     if (checkpoint_finish(saving) == OK)
         return OK;
     *saved = true;
-    return save_at_once(s, s->saved);
+    return save_at_once(saver, saver->saved);
 }
 
 static enum status begin_in_background(struct saver *s)
@@ -105,17 +107,17 @@ static enum status begin_in_background(struct saver *s)
     return save_at_once(s, s->rank_state->step);
 }
 
-enum status saver_is_best(const struct saver *s, bool *best)
+enum status saver_is_best(const struct saver *saver, bool *best)
 {
-    struct rank_state *state = s->rank_state;
-    const struct recipe_checkpoint *recipe = recipe_of(s);
+    struct rank_state *state = saver->rank_state;
+    const struct recipe_checkpoint *recipe = recipe_of(saver);
     double is_best = 0.0;
     *best = false;
     if (!recipe->keep_best || recipe->save == NULL || !state->has_valid_loss)
         return OK;
     if (state->world->rank == 0) {
         const struct best_checkpoint known = best_read(recipe->save);
-        const bool beats_saving = s->saving == NULL || state->valid_loss < s->saving_loss;
+        const bool beats_saving = saver->saving == NULL || state->valid_loss < saver->saving_loss;
         is_best = beats_saving && (known.step < 0 || state->valid_loss < known.loss) ? 1.0 : 0.0;
     }
     TRY(rank_agree_max(state, &is_best, 1));
@@ -123,28 +125,28 @@ enum status saver_is_best(const struct saver *s, bool *best)
     return OK;
 }
 
-enum status saver_save(struct saver *s, bool last)
+enum status saver_save(struct saver *saver, bool last)
 {
-    struct rank_state *state = s->rank_state;
+    struct rank_state *state = saver->rank_state;
     bool saved;
-    TRY(saver_finish(s, &saved));
-    if (!saved && recipe_of(s)->async_save && !last)
-        TRY(begin_in_background(s));
+    TRY(saver_finish(saver, &saved));
+    if (!saved && recipe_of(saver)->async_save && !last)
+        TRY(begin_in_background(saver));
     else if (!saved)
         TRY(checkpoint_save(state));
-    s->saved = state->step;
-    saver_plan(s);
+    saver->saved = state->step;
+    saver_plan(saver);
     return OK;
 }
 
-enum status saver_save_in_memory(struct saver *s)
+enum status saver_save_in_memory(struct saver *saver)
 {
-    const struct rank_state *state = s->rank_state;
-    const bool is_on_disk = s->saved == state->step && s->saving == NULL;
-    if (!is_memory_due(s, state->step) || is_on_disk)
+    const struct rank_state *state = saver->rank_state;
+    const bool is_on_disk = saver->saved == state->step && saver->saving == NULL;
+    if (!is_memory_due(saver, state->step) || is_on_disk)
         return OK;
     const int64_t begin_ns = clock_ns();
-    const enum status status = memory_checkpoints_save(s->memory);
+    const enum status status = memory_checkpoints_save(saver->memory);
     progress_took(clock_ns() - begin_ns);
     return status;
 }
@@ -180,21 +182,20 @@ static enum status publish_late(struct saver *s)
     return checkpoint_finish(saving);
 }
 
-enum status saver_rescue(struct saver *s, enum status failure)
+enum status saver_rescue(struct saver *saver, enum status failure)
 {
-    const struct rank_state *state = s->rank_state;
+    const struct rank_state *state = saver->rank_state;
     // During a look-ahead, messages of the next step are in flight.
     const bool together = (state->world->size == 1 || failure == NOT_FINITE) && !state->ahead;
-    if (failure == OK || failure == STOPPED || s->saving == NULL || !together)
+    if (failure == OK || failure == STOPPED || saver->saving == NULL || !together)
         return failure;
-    struct text why = {0};
+    AUTO(text) why = {0};
     text_add(&why, "%s", fail_text());
-    if (publish_late(s) == OK)
-        failure = fail(failure, "%s; saved step %lld in %s", text_chars(&why), (long long)s->saved,
-                       recipe_of(s)->save);
+    if (publish_late(saver) == OK)
+        failure = fail(failure, "%s; saved step %lld in %s", text_chars(&why), (long long)saver->saved,
+                       recipe_of(saver)->save);
     else
         failure = fail(failure, "%s; the checkpoint of step %lld is lost: %s", text_chars(&why),
-                       (long long)s->saved, fail_text());
-    text_free(&why);
+                       (long long)saver->saved, fail_text());
     return failure;
 }

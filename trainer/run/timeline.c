@@ -80,34 +80,34 @@ static double shortest_message(const struct schedule *s, const struct simulation
     return shortest > 0.0 ? shortest : 0.0;
 }
 
-void timeline_costs(const struct schedule *s, const struct simulation *measured, struct stage_cost *of_stage,
-                    double *b_of_stage, struct cost_table *out)
+void timeline_costs(const struct schedule *schedule, const struct simulation *measured,
+                    struct stage_cost *of_stage, double *b_of_stage, struct cost_table *out)
 {
-    for (int stage = 0; stage < s->stages; stage++) {
+    for (int stage = 0; stage < schedule->stages; stage++) {
         struct sums sums = {0};
-        add_times(s, measured, stage, &sums);
+        add_times(schedule, measured, stage, &sums);
         of_stage[stage] = (struct stage_cost){
             .f = mean(&sums, FORWARD), .i = mean(&sums, BACKWARD_INPUT), .w = mean(&sums, BACKWARD_WEIGHT)};
         b_of_stage[stage] = mean(&sums, BACKWARD);
     }
     *out = (struct cost_table){
-        .of_stage = of_stage, .b_of_stage = b_of_stage, .latency = shortest_message(s, measured)};
+        .of_stage = of_stage, .b_of_stage = b_of_stage, .latency = shortest_message(schedule, measured)};
 }
 
-void timeline_costs_text(const struct schedule *s, const struct cost_table *costs, struct text *out)
+void timeline_costs_text(const struct schedule *schedule, const struct cost_table *costs, struct text *out)
 {
     struct stage_cost whole = {0};
     double b = 0.0;
-    for (int stage = 0; stage < s->stages; stage++) {
-        whole.f += costs->of_stage[stage].f / s->p;
-        whole.i += costs->of_stage[stage].i / s->p;
-        whole.w += costs->of_stage[stage].w / s->p;
-        b += costs->b_of_stage[stage] / s->p;
+    for (int stage = 0; stage < schedule->stages; stage++) {
+        whole.f += costs->of_stage[stage].f / schedule->p;
+        whole.i += costs->of_stage[stage].i / schedule->p;
+        whole.w += costs->of_stage[stage].w / schedule->p;
+        b += costs->b_of_stage[stage] / schedule->p;
     }
     text_add(out, "f=%.4g", whole.f);
-    if (schedule_has_kind(s, BACKWARD_INPUT))
+    if (schedule_has_kind(schedule, BACKWARD_INPUT))
         text_add(out, ",i=%.4g,w=%.4g", whole.i, whole.w);
-    if (schedule_has_kind(s, BACKWARD))
+    if (schedule_has_kind(schedule, BACKWARD))
         text_add(out, ",b=%.4g", b);
     text_add(out, ",comm=%.4g", costs->latency);
 }

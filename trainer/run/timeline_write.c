@@ -200,25 +200,19 @@ struct pages {
 
 static enum status write_file(const struct rank_state *state, const char *suffix, const struct text *content)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/timeline-step-%lld.%s", state->run->recipe->logging.run_dir, (long long)state->step,
              suffix);
-    enum status status = file_write_atomic(path.chars, content->chars, content->length);
-    text_free(&path);
-    return status;
+    return file_write_atomic(path.chars, content->chars, content->length);
 }
 
 static enum status write_files(const struct rank_state *state, const struct pages *pages)
 {
-    struct text trace = {0}, picture = {0};
+    AUTO(text) trace = {0}, picture = {0};
     draw_trace(pages->drawings, pages->count, 1000.0, &trace);
     draw_svg(pages->drawings, 2, &(struct svg_options){.unit = "ms"}, &picture);
-    enum status status = write_file(state, "json", &trace);
-    if (status == OK)
-        status = write_file(state, "svg", &picture);
-    text_free(&trace);
-    text_free(&picture);
-    return status;
+    TRY(write_file(state, "json", &trace));
+    return write_file(state, "svg", &picture);
 }
 
 static void add_page(const struct rank_state *state, struct pages *pages, const struct simulation *sim)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/train.h"
+#include "base/memory.h"
 #include "trainer/run/compare_ranks.h"
 
 #include "base/clock.h"
@@ -55,13 +56,12 @@ static enum status load_named(struct session *s, const char *path)
 {
     struct rank_state *state = &s->rank_state;
     const struct recipe_checkpoint *checkpoint = &state->run->recipe->checkpoint;
-    struct text folder = {0};
+    AUTO(text) folder = {0};
     text_add(&folder, "%s", path);
     if (checkpoint->ckpt_step > 0)
         text_add(&folder, "/step-%08lld", (long long)checkpoint->ckpt_step);
     enum status status =
         checkpoint_load(state, folder.chars, checkpoint->finetune ? CHECKPOINT_FINETUNE : CHECKPOINT_RESUME);
-    text_free(&folder);
     if (status == OK && checkpoint->finetune) {
         state->step = state->skipped = state->sample_offset = 0;
         state->scale.value = loss_scale_of(state->run->recipe);
@@ -95,12 +95,11 @@ static enum status load_checkpoint(struct session *s, bool *own)
     if (is_rank_zero(s) && !*own && state->run->recipe->checkpoint.finetune)
         print_line(stdout, "starts at step 0 with weights of %s", load);
     else if (is_rank_zero(s) && (*own || !is_auto)) {
-        struct text resharded = {0};
+        AUTO(text) resharded = {0};
         checkpoint_add_resharded(state, *own ? path : load, &resharded);
         print_line(stdout, "resumes from %s, step %lld%s%s%s", *own ? path : load, (long long)state->step,
                    text_chars(&resharded), *own && !is_auto ? ", which is newer than checkpoint.load " : "",
                    *own && !is_auto ? load : "");
-        text_free(&resharded);
     }
     free(path);
     return OK;

@@ -27,7 +27,7 @@ static size_t mark_length(const struct text *file)
 
 static enum status read_vocabulary_file(struct loader *l)
 {
-    struct text file = {0};
+    AUTO(text) file = {0};
     enum status status = file_read(l->vocab_file, &file);
     if (status == OK) {
         json_error_t why;
@@ -43,7 +43,6 @@ static enum status read_vocabulary_file(struct loader *l)
             status =
                 fail(BAD_DATA, "%s: %zu tokens are too many", l->vocab_file, json_object_size(l->vocabulary));
     }
-    text_free(&file);
     return status;
 }
 
@@ -125,10 +124,9 @@ static int32_t id_of(const struct loader *l, const char *token)
 static enum status add_merge(struct loader *l, const char *pair, const char *left, const char *right,
                              int64_t number, int32_t rank)
 {
-    struct text joined = {0};
+    AUTO(text) joined = {0};
     text_add(&joined, "%s%s", left, right);
     int32_t left_id = id_of(l, left), right_id = id_of(l, right), both = id_of(l, joined.chars);
-    text_free(&joined);
     if (left_id < 0 || right_id < 0 || both < 0)
         return fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\": %s is not in %s", l->merge_file, number, pair,
                     left_id < 0    ? "the first token"
@@ -146,7 +144,7 @@ static enum status add_merge(struct loader *l, const char *pair, const char *lef
 static enum status parse_merge(struct loader *l, const char *line, size_t length, int64_t number,
                                int32_t rank)
 {
-    struct text pair = {0}, left = {0};
+    AUTO(text) pair = {0}, left = {0};
     text_add_bytes(&pair, line, length);
     const char *space = strchr(pair.chars, ' ');
     bool good = space != NULL && space > pair.chars && space[1] != 0 && strchr(space + 1, ' ') == NULL &&
@@ -159,8 +157,6 @@ static enum status parse_merge(struct loader *l, const char *line, size_t length
         status = fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\" is not two tokens with a space between them",
                       l->merge_file, number, pair.chars);
     }
-    text_free(&pair);
-    text_free(&left);
     return status;
 }
 
@@ -195,12 +191,9 @@ static enum status parse_merges(struct loader *l, const struct text *file)
 
 static enum status load_merges(struct loader *l)
 {
-    struct text file = {0};
-    enum status status = file_read(l->merge_file, &file);
-    if (status == OK)
-        status = parse_merges(l, &file);
-    text_free(&file);
-    return status;
+    AUTO(text) file = {0};
+    TRY(file_read(l->merge_file, &file));
+    return parse_merges(l, &file);
 }
 
 enum status bpe_load(const char *vocab_file, const char *merge_file, struct bpe **out)

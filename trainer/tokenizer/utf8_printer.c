@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/utf8_printer.h"
 
+#include "base/memory.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -50,7 +52,7 @@ static size_t convert(const char *bytes, size_t length, bool all, struct text *o
 
 static enum status print(struct utf8_printer *p, bool all)
 {
-    struct text out = {0};
+    AUTO(text) out = {0};
     size_t used = p->pending.length;
     if (p->raw)
         text_add_bytes(&out, text_chars(&p->pending), used);
@@ -62,7 +64,6 @@ static enum status print(struct utf8_printer *p, bool all)
     }
     errno = 0;
     bool written = fwrite(text_chars(&out), 1, out.length, p->to) == out.length && fflush(p->to) == 0;
-    text_free(&out);
     return written ? OK : fail(IO_ERROR, "cannot write the text: %s", strerror(errno));
 }
 

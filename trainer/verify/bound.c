@@ -68,23 +68,24 @@ static struct path path_from(const struct params *params, const struct model_con
     return sum;
 }
 
-double bound_terms(const struct params *params, const struct model_config *m, int layer, double tokens)
+double bound_terms(const struct params *params, const struct model_config *model, int layer, double tokens)
 {
-    double forward = path_from(params, m, LAYER_EMBEDDING).terms + (double)(m->hidden_size + m->vocab_size);
-    if (layer > m->num_layers)
+    double forward =
+        path_from(params, model, LAYER_EMBEDDING).terms + (double)(model->hidden_size + model->vocab_size);
+    if (layer > model->num_layers)
         return forward;
-    double backward = (double)m->vocab_size + path_from(params, m, layer).terms;
+    double backward = (double)model->vocab_size + path_from(params, model, layer).terms;
     return forward + backward + tokens;
 }
 
-double bound_roundings(const struct params *params, const struct model_config *m, int layer)
+double bound_roundings(const struct params *params, const struct model_config *model, int layer)
 {
     // The embedding and its sum; the result of the final norm, logits, their gradient and its sum; capped
     // logits.
     enum { OF_ENDS = 6 };
-    double capped = m->final_logit_softcapping > 0.0 ? 1.0 : 0.0;
-    double forward = path_from(params, m, LAYER_EMBEDDING).forward + OF_ENDS + capped;
-    return layer > m->num_layers ? forward : forward + path_from(params, m, layer).backward;
+    double capped = model->final_logit_softcapping > 0.0 ? 1.0 : 0.0;
+    double forward = path_from(params, model, LAYER_EMBEDDING).forward + OF_ENDS + capped;
+    return layer > model->num_layers ? forward : forward + path_from(params, model, layer).backward;
 }
 
 /* Half a unit in the last place of 1; for TF32 a whole unit, since tensor cores may truncate. */
@@ -94,17 +95,19 @@ double bound_roundoff(enum dtype working, bool tf32)
     return working == BF16 ? 0x1p-8 : working == F16 ? 0x1p-11 : fp32;
 }
 
-double bound_longest_sum(const struct model_config *m)
+double bound_longest_sum(const struct model_config *model)
 {
-    double query = (double)(m->num_attention_heads * m->kv_channels);
-    return fmax(fmax((double)m->hidden_size, (double)m->ffn_hidden_size), fmax(query, (double)m->seq_length));
+    double query = (double)(model->num_attention_heads * model->kv_channels);
+    return fmax(fmax((double)model->hidden_size, (double)model->ffn_hidden_size),
+                fmax(query, (double)model->seq_length));
 }
 
-double bound_spread(const struct params *params, const struct model_config *m, double roundoff, int layer,
+double bound_spread(const struct params *params, const struct model_config *model, double roundoff, int layer,
                     double tokens)
 {
     double u = unit_roundoff, w = roundoff;
-    return sqrt(bound_terms(params, m, layer, tokens) * u * u + bound_roundings(params, m, layer) * w * w);
+    return sqrt(bound_terms(params, model, layer, tokens) * u * u +
+                bound_roundings(params, model, layer) * w * w);
 }
 
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size)
@@ -115,10 +118,10 @@ double bound_logit(const struct params *params, float *const *weights, int64_t h
     return bound_rms(weights[head], dim[0] * dim[1], 1) * sqrt((double)hidden_size);
 }
 
-double bound_loss(const struct params *params, const struct model_config *m, double roundoff, double tokens,
-                  double loss, double logit, double response)
+double bound_loss(const struct params *params, const struct model_config *model, double roundoff,
+                  double tokens, double loss, double logit, double response)
 {
-    double spread = bound_spread(params, m, roundoff, (int)m->num_layers + 1, tokens);
+    double spread = bound_spread(params, model, roundoff, (int)model->num_layers + 1, tokens);
     return fmax(lambda_single * (unit_roundoff * fabs(loss) + spread * logit) / sqrt(tokens),
                 lambda * response);
 }
@@ -274,22 +277,22 @@ static void turning_gradients(const struct adam *o, struct adam_element element,
 }
 
 double bound_weight(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
-                    struct adam_element e, double gradient_bound)
+                    struct adam_element element, double gradient_bound)
 {
     const struct adam o = adam_at(optimizer, step);
-    double here = stepped(&o, decays, e, e.gradient);
-    double below = stepped(&o, decays, e, e.gradient - gradient_bound),
-           above = stepped(&o, decays, e, e.gradient + gradient_bound);
+    double here = stepped(&o, decays, element, element.gradient);
+    double below = stepped(&o, decays, element, element.gradient - gradient_bound),
+           above = stepped(&o, decays, element, element.gradient + gradient_bound);
     double moves = fmax(fabs(below - here), fabs(above - here));
     // m and v of one element are not independent: the update turns at zero in the first step, and elsewhere
     // later.
     double turns[3] = {0.0};
-    turning_gradients(&o, e, turns + 1);
+    turning_gradients(&o, element, turns + 1);
     for (int i = 0; i < 3; i++)
-        if (fabs(turns[i] - e.gradient) < gradient_bound)
-            moves = fmax(moves, fabs(stepped(&o, decays, e, turns[i]) - here));
+        if (fabs(turns[i] - element.gradient) < gradient_bound)
+            moves = fmax(moves, fabs(stepped(&o, decays, element, turns[i]) - here));
     // Different inputs round differently: the sum once, both updates once per operation.
-    return moves + unit_roundoff * (2.0 * fabs(here) + 8.0 * (fabs(here - e.weight) + moves));
+    return moves + unit_roundoff * (2.0 * fabs(here) + 8.0 * (fabs(here - element.weight) + moves));
 }
 
 /* The nearest fp32 value that is not closer to the other end. */
@@ -299,11 +302,11 @@ static double rounded_end(double end, float towards, uint32_t half)
 }
 
 double bound_weight_stochastic(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
-                               struct adam_element e, double gradient_bound, uint32_t half, double one)
+                               struct adam_element element, double gradient_bound, uint32_t half, double one)
 {
     const struct adam o = adam_at(optimizer, step);
-    double here = stepped(&o, decays, e, e.gradient);
-    double bound = bound_weight(optimizer, step, decays, e, gradient_bound);
+    double here = stepped(&o, decays, element, element.gradient);
+    double bound = bound_weight(optimizer, step, decays, element, gradient_bound);
     double low = rounded_end(here - bound, -INFINITY, half), high = rounded_end(here + bound, INFINITY, half);
     return fmax(one - low, high - one);
 }

@@ -158,7 +158,7 @@ static void find_offset(struct resume *r, int i, bool *same)
     struct data_order_part *to = &now->parts[i];
     const struct data_order_part *from = NULL;
     const int number = r->numbers[i];
-    struct text why = {0};
+    AUTO(text) why = {0};
     *same = true;
     then = number >= 0 ? data_order_last(r->then, number, &from) : NULL;
     if (then == NULL)
@@ -170,7 +170,6 @@ static void find_offset(struct resume *r, int i, bool *same)
     if (why.length > 0 && !replaced)
         move_offset(r, then, from, &why, to);
     *same = why.length == 0 && (from->samples == 0 || from->samples == to->samples);
-    text_free(&why);
 }
 
 /* ---- the continued order ---- */
@@ -335,11 +334,10 @@ static enum status set_order(struct data *data, const struct text *text)
     CHECK(segment->count == mix->count);
     mix->from = segment->from;
     for (int i = 0; i < mix->count; i++) {
-        struct text name = {0};
+        AUTO(text) name = {0};
         text_add(&name, "data.train[%d]", segment->parts[i].source);
         data_part_rename(&mix->parts[i], data->seed, name.chars);
         mix->offsets[i] = segment->parts[i].offset;
-        text_free(&name);
     }
     data_order_free(&order);
     text_free(&data->order);

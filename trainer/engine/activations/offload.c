@@ -89,21 +89,21 @@ enum status offload_create(struct stash *stash, struct stream *compute, const st
     return status;
 }
 
-void offload_destroy(struct offload *o)
+void offload_destroy(struct offload *offload)
 {
-    if (o == NULL)
+    if (offload == NULL)
         return;
-    stream_destroy(o->stream);
-    buffer_free(&o->host);
+    stream_destroy(offload->stream);
+    buffer_free(&offload->host);
     for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
-        free(o->begin[lifetime]);
-        free(o->copied[lifetime]);
-        free(o->sent[lifetime]);
+        free(offload->begin[lifetime]);
+        free(offload->copied[lifetime]);
+        free(offload->sent[lifetime]);
     }
-    free(o->back);
-    free(o->first_at);
-    free(o->next);
-    free(o);
+    free(offload->back);
+    free(offload->first_at);
+    free(offload->next);
+    free(offload);
 }
 
 /* ---- copies ---- */
@@ -124,10 +124,10 @@ static enum status acquire(struct offload *o, struct stream *stream, int lifetim
     return stash_poison(o->stash, stream, (enum lifetime)lifetime, chunk, microbatch, back);
 }
 
-enum status offload_acquire(struct offload *o, struct stream *stream, enum lifetime lifetime, int chunk,
+enum status offload_acquire(struct offload *offload, struct stream *stream, enum lifetime lifetime, int chunk,
                             int microbatch)
 {
-    return o != NULL ? acquire(o, stream, lifetime, chunk, microbatch, false) : OK;
+    return offload != NULL ? acquire(offload, stream, lifetime, chunk, microbatch, false) : OK;
 }
 
 static size_t host_offset(const struct offload *o, int lifetime, int chunk, int microbatch)
@@ -136,26 +136,29 @@ static size_t host_offset(const struct offload *o, int lifetime, int chunk, int 
     return o->begin[lifetime][chunk] + slot_bytes(o, lifetime, chunk) * (size_t)slot;
 }
 
-enum status offload_to_host(struct offload *o, int chunk, int microbatch)
+enum status offload_to_host(struct offload *offload, int chunk, int microbatch)
 {
-    if (o == NULL || o->stash->offloaded->reload_at[chunk * o->stash->m + microbatch] < 0)
+    if (offload == NULL || offload->stash->offloaded->reload_at[chunk * offload->stash->m + microbatch] < 0)
         return OK;
     char *base[LIFETIME_COUNT];
-    stash_bases(o->stash, chunk, microbatch, false, base);
-    TRY(stream_wait(o->stream, stream_record(o->compute)));
+    stash_bases(offload->stash, chunk, microbatch, false, base);
+    TRY(stream_wait(offload->stream, stream_record(offload->compute)));
     for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
-        size_t offset = host_offset(o, lifetime, chunk, microbatch), bytes = slot_bytes(o, lifetime, chunk);
-        TRY(copy_to_host(o->stream, (char *)o->host.data + offset, base[lifetime], bytes));
-        buffer_page_out(&o->host, offset, bytes);
-        o->copied[lifetime][slot_index(o, lifetime, chunk, microbatch, false)] = stream_record(o->stream);
+        size_t offset = host_offset(offload, lifetime, chunk, microbatch),
+               bytes = slot_bytes(offload, lifetime, chunk);
+        TRY(copy_to_host(offload->stream, (char *)offload->host.data + offset, base[lifetime], bytes));
+        buffer_page_out(&offload->host, offset, bytes);
+        offload->copied[lifetime][slot_index(offload, lifetime, chunk, microbatch, false)] =
+            stream_record(offload->stream);
     }
     return OK;
 }
 
-void offload_sent(struct offload *o, enum lifetime lifetime, int chunk, int microbatch, struct event sent)
+void offload_sent(struct offload *offload, enum lifetime lifetime, int chunk, int microbatch,
+                  struct event sent)
 {
-    if (o != NULL)
-        o->sent[lifetime][slot_index(o, lifetime, chunk, microbatch, false)] = sent;
+    if (offload != NULL)
+        offload->sent[lifetime][slot_index(offload, lifetime, chunk, microbatch, false)] = sent;
 }
 
 static enum status reload(struct offload *o, int chunk, int microbatch)
@@ -173,25 +176,26 @@ static enum status reload(struct offload *o, int chunk, int microbatch)
     return OK;
 }
 
-enum status offload_prefetch(struct offload *o, int position)
+enum status offload_prefetch(struct offload *offload, int position)
 {
-    if (o == NULL || o->first_at[position] < 0)
+    if (offload == NULL || offload->first_at[position] < 0)
         return OK;
     // Previous readers of the slot are actions enqueued before this point.
-    TRY(stream_wait(o->stream, stream_record(o->compute)));
-    for (int cell = o->first_at[position]; cell >= 0; cell = o->next[cell])
-        TRY(reload(o, cell / o->stash->m, cell % o->stash->m));
+    TRY(stream_wait(offload->stream, stream_record(offload->compute)));
+    for (int cell = offload->first_at[position]; cell >= 0; cell = offload->next[cell])
+        TRY(reload(offload, cell / offload->stash->m, cell % offload->stash->m));
     return OK;
 }
 
-enum status offload_wait(struct offload *o, int chunk, int microbatch)
+enum status offload_wait(struct offload *offload, int chunk, int microbatch)
 {
-    int cell = o != NULL ? chunk * o->stash->m + microbatch : 0;
-    return o != NULL && o->stash->offloaded->reload_at[cell] >= 0 ? stream_wait(o->compute, o->back[cell])
-                                                                  : OK;
+    int cell = offload != NULL ? chunk * offload->stash->m + microbatch : 0;
+    return offload != NULL && offload->stash->offloaded->reload_at[cell] >= 0
+               ? stream_wait(offload->compute, offload->back[cell])
+               : OK;
 }
 
-struct stream *offload_stream(const struct offload *o)
+struct stream *offload_stream(const struct offload *offload)
 {
-    return o->stream;
+    return offload->stream;
 }

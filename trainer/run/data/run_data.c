@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/data/run_data.h"
 
+#include "base/memory.h"
 #include "trainer/engine/agree.h"
 #include "trainer/engine/step.h"
 
@@ -22,15 +23,13 @@ void run_data_report(const struct rank_state *state)
         .batch = train->global_batch_size,
         .eval_samples = train->eval_interval > 0 ? train->eval_iters * train->global_batch_size : 0,
     };
-    struct text lines = {0}, warning = {0};
+    AUTO(text) lines = {0}, warning = {0};
     if (state->run->data == NULL)
         return;
     data_describe(state->run->data, &use, &lines, &warning);
     print_lines(&lines);
     if (warning.length > 0)
         print_line(stderr, "warning: %s", warning.chars);
-    text_free(&lines);
-    text_free(&warning);
 }
 
 bool evaluation_is_due(const struct recipe *recipe, int64_t step)

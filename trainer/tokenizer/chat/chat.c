@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/chat/chat.h"
 
+#include "base/memory.h"
 #include "trainer/files/json_read.h"
 
 #include <jansson.h>
@@ -233,11 +234,10 @@ static json_t *read_line(const char *line, size_t length, json_error_t *why)
     json_t *root = json_read(line, length, flags, why);
     if (root != NULL)
         return root;
-    struct text copy = {0};
+    AUTO(text) copy = {0};
     text_add_bytes(&copy, line, length);
     if (length > 0 && replace_not_finite(copy.chars, copy.length))
         root = json_read(copy.chars, copy.length, flags, why);
-    text_free(&copy);
     return root;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer/chat/chat_template.h"
 
+#include "base/memory.h"
+
 #include <string.h>
 
 const char *const chat_role_names[CHAT_ROLES] = {"system", "user", "assistant"};
@@ -52,7 +54,7 @@ static const struct row *find_row(const char *name)
 static enum status refuse_name(const char *name)
 {
     const char *names[ROWS];
-    struct text known = {0};
+    AUTO(text) known = {0};
     for (int i = 0; i < ROWS; i++) {
         names[i] = rows[i].name;
         text_add(&known, "%s%s", i == 0 ? "" : i + 1 < ROWS ? ", " : " or ", rows[i].name);
@@ -61,7 +63,6 @@ static enum status refuse_name(const char *name)
     enum status status = fail(BAD_USAGE, "--chat-template %s is unknown%s%s%s; use %s", name,
                               near != NULL ? " (did you mean " : "", near != NULL ? near : "",
                               near != NULL ? "?)" : "", known.chars);
-    text_free(&known);
     return status;
 }
 
@@ -149,7 +150,7 @@ static enum status add_text(const struct row *row, const char *text, const struc
                             struct text *out)
 {
     struct chat_pieces pieces = {.count = 0};
-    struct text plain = {0};
+    AUTO(text) plain = {0};
     TRY(compile(row, text, tokenizer, &pieces));
     enum status status = OK;
     for (int i = 0; i < pieces.count && status == OK; i++)
@@ -165,7 +166,6 @@ static enum status add_text(const struct row *row, const char *text, const struc
             text_add(out, "%s%c", plain.chars[i] == '\'' || plain.chars[i] == '\\' ? "\\" : "",
                      plain.chars[i]);
     text_add(out, "%s", plain.length > 0 ? "'" : "");
-    text_free(&plain);
     return status;
 }
 

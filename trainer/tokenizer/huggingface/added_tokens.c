@@ -112,31 +112,32 @@ static int64_t spaces_after(const char *text, int64_t at, int64_t length)
     return at;
 }
 
-bool added_tokens_next(const struct added_tokens *tokens, struct added_search *s, struct added_match *out)
+bool added_tokens_next(const struct added_tokens *tokens, struct added_search *search,
+                       struct added_match *out)
 {
     if (tokens->nodes == NULL)
         return false;
-    while (s->at < s->length) {
+    while (search->at < search->length) {
         int32_t index = -1;
-        if (tokens->first[(unsigned char)s->text[s->at]] != 0)
-            index = longest_at(tokens, s->text + s->at, s->length - s->at);
+        if (tokens->first[(unsigned char)search->text[search->at]] != 0)
+            index = longest_at(tokens, search->text + search->at, search->length - search->at);
         if (index < 0) {
-            s->at++;
+            search->at++;
             continue;
         }
         const struct added_token *token = &tokens->list[index];
-        int64_t begin = s->at, end = begin + token->length;
-        s->at = end;
-        if (token->single_word && !stands_alone(s, begin, end))
+        int64_t begin = search->at, end = begin + token->length;
+        search->at = end;
+        if (token->single_word && !stands_alone(search, begin, end))
             continue;
-        if (token->special && s->plain)
+        if (token->special && search->plain)
             continue;
         if (token->lstrip)
-            begin = spaces_before(s->text, begin);
+            begin = spaces_before(search->text, begin);
         if (token->rstrip)
-            end = spaces_after(s->text, end, s->length);
-        *out = (struct added_match){begin > s->taken ? begin : s->taken, end, token->id};
-        s->taken = end;
+            end = spaces_after(search->text, end, search->length);
+        *out = (struct added_match){begin > search->taken ? begin : search->taken, end, token->id};
+        search->taken = end;
         return true;
     }
     return false;

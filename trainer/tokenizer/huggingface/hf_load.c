@@ -35,7 +35,7 @@ bool hf_is_null(const json_t *value)
 
 static enum status read_root(struct hf_loader *l)
 {
-    struct text file = {0};
+    AUTO(text) file = {0};
     enum status status = file_read(l->file, &file);
     if (status == OK) {
         json_error_t why;
@@ -46,7 +46,6 @@ static enum status read_root(struct hf_loader *l)
             status =
                 fail(BAD_DATA, "%s: no model section; is this a tokenizer.json of Hugging Face?", l->file);
     }
-    text_free(&file);
     return status;
 }
 
@@ -325,7 +324,7 @@ static enum status load_merges(struct hf_loader *l, const json_t *merges)
     if (!json_is_array(merges) || count > INT32_MAX / 4)
         return fail(BAD_DATA, "%s: model.merges is not a list of pairs of tokens", l->file);
     TRY(bpe_make_merges(&l->hf->bpe, (int64_t)count));
-    struct text left = {0}, right = {0};
+    AUTO(text) left = {0}, right = {0};
     enum status status = OK;
     const json_t *merge;
     json_array_foreach((json_t *)(uintptr_t)merges, index, merge)
@@ -339,8 +338,6 @@ static enum status load_merges(struct hf_loader *l, const json_t *merges)
         if (status != OK)
             break;
     }
-    text_free(&left);
-    text_free(&right);
     return status;
 }
 

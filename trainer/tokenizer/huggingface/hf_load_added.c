@@ -167,12 +167,11 @@ static enum status read_token(const struct hf_loader *l, const char *path, const
 /* Reads tokenizer_config.json. A bos_token that is no token is none, since training does not need it. */
 static enum status read_config(const struct hf_loader *l, const char *path, int64_t *begin, int64_t *end)
 {
-    struct text file = {0};
+    AUTO(text) file = {0};
     TRY(file_read(path, &file));
     json_error_t why;
     // transformers writes an unlimited model_max_length as 10^30, more than an integer of jansson.
     json_t *config = json_read(text_chars(&file), file.length, JSON_DECODE_INT_AS_REAL, &why);
-    text_free(&file);
     if (config == NULL)
         return fail(BAD_DATA, "%s, line %d, column %d: %s", path, why.line, why.column, why.text);
     enum status status = json_is_object(config)
@@ -205,13 +204,12 @@ static enum status find_usual_end(struct hf_loader *l)
 enum status hf_load_ends(struct hf_loader *l)
 {
     const struct tokens *prefix = &l->hf->prefix;
-    struct text path = {0};
+    AUTO(text) path = {0};
     int64_t begin = -1, end = -1;
     const char *slash = strrchr(l->file, '/');
     text_add_bytes(&path, l->file, slash != NULL ? (size_t)(slash + 1 - l->file) : 0);
     text_add(&path, "tokenizer_config.json");
     enum status status = access(path.chars, F_OK) == 0 ? read_config(l, path.chars, &begin, &end) : OK;
-    text_free(&path);
     TRY(status);
     l->hf->begin_of_text = begin >= 0          ? (int32_t)begin
                            : prefix->count > 0 ? prefix->ids[prefix->count - 1]

@@ -102,7 +102,7 @@ static enum status compile(const struct text *pattern, bool literal, pcre2_code 
 
 enum status regex_compile(const char *pattern, size_t length, bool literal, pcre2_code **out)
 {
-    struct text spelled = {0};
+    AUTO(text) spelled = {0};
     enum status status = OK;
     if (literal)
         text_add_bytes(&spelled, pattern, length);
@@ -110,7 +110,6 @@ enum status regex_compile(const char *pattern, size_t length, bool literal, pcre
         status = spell_spaces(pattern, length, &spelled);
     if (status == OK)
         status = compile(&spelled, literal, out);
-    text_free(&spelled);
     return status;
 }
 

@@ -124,23 +124,23 @@ static bool grows(enum split_behavior behavior, const struct split_span *held, c
     return false;
 }
 
-enum status split_next(struct split_search *s, int64_t *begin, int64_t *end)
+enum status split_next(struct split_search *search, int64_t *begin, int64_t *end)
 {
     for (;;) {
-        struct split_span next, held = s->held;
-        TRY(next_span(s, &next));
+        struct split_span next, held = search->held;
+        TRY(next_span(search, &next));
         bool at_end = next.begin == next.end, grown = held.begin < held.end && !at_end;
-        grown = grown && grows(s->split->behavior, &held, &next);
-        s->held = next;
+        grown = grown && grows(search->split->behavior, &held, &next);
+        search->held = next;
         if (grown)
-            s->held.begin = held.begin;
-        else if (held.begin < held.end && !(s->split->behavior == SPLIT_REMOVED && held.matches)) {
+            search->held.begin = held.begin;
+        else if (held.begin < held.end && !(search->split->behavior == SPLIT_REMOVED && held.matches)) {
             *begin = held.begin;
             *end = held.end;
             return OK;
         }
         if (at_end) {
-            *begin = *end = s->length;
+            *begin = *end = search->length;
             return OK;
         }
     }

@@ -49,9 +49,8 @@ static enum status encode(const void *model, void *state, const char *bytes, int
 static enum status read_model(const char *path, struct sentencepiece *sp)
 {
     char why[SP_WHY] = "";
-    struct text file = {0};
+    AUTO(text) file = {0};
     TRY(file_read(path, &file));
-    text_free(&file);
     enum sp_result result = sp_load(path, &sp->model, why);
     if (result == SP_NO_MEMORY)
         return fail(NO_MEMORY, "%s: no memory for a tokenizer", path);
