@@ -16,10 +16,7 @@ static void text_reserve(struct text *text, size_t more)
     size_t capacity = text->capacity < 64 ? 64 : text->capacity * 2;
     while (capacity < text->length + more + 1)
         capacity *= 2;
-    char *chars = realloc(text->chars, capacity);
-    if (chars == NULL)
-        die(__FILE__, __LINE__, "text", "out of memory for %zu bytes of text", capacity);
-    text->chars = chars;
+    text->chars = memory_resized(text->chars, capacity, 1, "a text");
     text->capacity = capacity;
 }
 
@@ -185,10 +182,7 @@ void text_free(struct text *text)
 char *text_copy(const char *chars)
 {
     size_t bytes = strlen(chars) + 1;
-    char *copy = malloc(bytes);
-    if (copy == NULL)
-        die(__FILE__, __LINE__, "text", "out of memory for %zu bytes", bytes);
-    return memcpy(copy, chars, bytes);
+    return memcpy(memory_resized(NULL, bytes, 1, "a text"), chars, bytes);
 }
 
 static const char *not_finite_text(double value)

@@ -28,10 +28,9 @@ struct first_fit {
     struct segment *segments;
 };
 
-enum status first_fit_create(struct first_fit **out)
+struct first_fit *first_fit_create(void)
 {
-    *out = calloc(1, sizeof **out);
-    return *out != NULL ? OK : fail(NO_MEMORY, "no memory for a pool");
+    return memory_zeroed(1, sizeof(struct first_fit), "a pool");
 }
 
 void first_fit_destroy(struct first_fit *fit)
@@ -49,19 +48,13 @@ void first_fit_destroy(struct first_fit *fit)
     free(fit);
 }
 
-enum status first_fit_add(struct first_fit *fit, void *data, size_t bytes)
+void first_fit_add(struct first_fit *fit, void *data, size_t bytes)
 {
-    struct segment *segment = malloc(sizeof *segment);
-    struct block *block = malloc(sizeof *block);
-    if (segment == NULL || block == NULL) {
-        free(segment);
-        free(block);
-        return fail(NO_MEMORY, "no memory for a pool");
-    }
+    struct segment *segment = memory_zeroed(1, sizeof *segment, "a pool");
+    struct block *block = memory_zeroed(1, sizeof *block, "a pool");
     *block = (struct block){.begin = (uintptr_t)data, .bytes = bytes, .free = true};
     *segment = (struct segment){.next = fit->segments, .begin = block->begin, .blocks = block};
     fit->segments = segment;
-    return OK;
 }
 
 size_t first_fit_occupied(size_t bytes)
@@ -72,34 +65,31 @@ size_t first_fit_occupied(size_t bytes)
 }
 
 /* Splits `block` after its first `bytes`. */
-static enum status split(struct block *block, size_t bytes)
+static void split(struct block *block, size_t bytes)
 {
     if (block->bytes == bytes)
-        return OK;
+        return;
     struct block *rest = memory_zeroed(1, sizeof *rest, "a pool");
     *rest = (struct block){
         .next = block->next, .begin = block->begin + bytes, .bytes = block->bytes - bytes, .free = true};
     block->next = rest;
     block->bytes = bytes;
-    return OK;
 }
 
-enum status first_fit_alloc(struct first_fit *fit, size_t bytes, void **out)
+void *first_fit_alloc(struct first_fit *fit, size_t bytes)
 {
     size_t occupied = first_fit_occupied(bytes);
-    *out = NULL;
     for (struct segment *segment = fit->segments; segment != NULL && occupied > 0; segment = segment->next)
         for (struct block *block = segment->blocks; block != NULL; block = block->next) {
             if (!block->free || block->bytes < occupied)
                 continue;
-            TRY(split(block, occupied));
+            split(block, occupied);
             block->free = false;
             size_t end = block->begin - segment->begin + occupied;
             segment->high_water = end > segment->high_water ? end : segment->high_water;
-            *out = (void *)block->begin;
-            return OK;
+            return (void *)block->begin;
         }
-    return OK;
+    return NULL;
 }
 
 void first_fit_free(struct first_fit *fit, void *data)

@@ -14,14 +14,14 @@
 
 struct first_fit;
 
-MUST_USE enum status first_fit_create(struct first_fit **out);
+struct first_fit *first_fit_create(void);
 void first_fit_destroy(struct first_fit *fit); // accepts NULL
 
 /* Adds `bytes` from `data` on, aligned to 256, to the pool. The newest segment is searched first. */
-MUST_USE enum status first_fit_add(struct first_fit *fit, void *data, size_t bytes);
+void first_fit_add(struct first_fit *fit, void *data, size_t bytes);
 
-/* Allocates an aligned (256 bytes), disjoint block. *out is NULL if no segment has room. */
-MUST_USE enum status first_fit_alloc(struct first_fit *fit, size_t bytes, void **out);
+/* An aligned (256 bytes), disjoint block; NULL if no segment has room. */
+void *first_fit_alloc(struct first_fit *fit, size_t bytes);
 void first_fit_free(struct first_fit *fit, void *data);
 
 /* The bytes of a segment that first_fit_alloc(bytes) occupies; 0: no segment can hold it. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/host_floats.h"
 
+#include "base/memory.h"
 #include "kernels/numbers/narrow.h"
 
 #include <stdlib.h>
@@ -17,18 +18,16 @@ static enum status send(struct stream *stream, struct tensor to, const void *fro
     return stream_sync(stream);
 }
 
-static enum status narrow_room(struct tensor t, void **out)
+static void *narrow_room(struct tensor t)
 {
-    *out = malloc(tensor_bytes(t) + 1);
-    return *out != NULL ? OK : fail(NO_MEMORY, "no memory for %zu bytes", tensor_bytes(t));
+    return memory_resized(NULL, tensor_bytes(t) + 1, 1, "the elements of a tensor");
 }
 
 enum status floats_from_device(struct stream *stream, struct tensor from, float *to)
 {
-    void *narrow = NULL;
     if (from.dtype == F32)
         return fetch(stream, from, to);
-    TRY(narrow_room(from, &narrow));
+    void *narrow = narrow_room(from);
     enum status status = fetch(stream, from, narrow);
     if (status == OK)
         widen_floats(from.dtype, narrow, to, tensor_count(from));
@@ -38,10 +37,9 @@ enum status floats_from_device(struct stream *stream, struct tensor from, float 
 
 enum status floats_to_device(struct stream *stream, struct tensor to, const float *from)
 {
-    void *narrow = NULL;
     if (to.dtype == F32)
         return send(stream, to, from);
-    TRY(narrow_room(to, &narrow));
+    void *narrow = narrow_room(to);
     narrow_floats(to.dtype, from, narrow, tensor_count(to));
     enum status status = send(stream, to, narrow);
     free(narrow);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/bucket_plan.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 static enum status check_ranges(const struct bucket_range *ranges, int count)
@@ -123,17 +125,12 @@ enum status bucket_plan_create(const struct bucket_range *ranges, int count, int
     struct bucket_plan plan = {
         .ranks = ranks,
         .range_count = count,
-        .buckets = calloc(n, sizeof *plan.buckets),
-        .bucket_of = calloc(n, sizeof *plan.bucket_of),
+        .buckets = memory_zeroed(n, sizeof *plan.buckets, "buckets"),
+        .bucket_of = memory_zeroed(n, sizeof *plan.bucket_of, "buckets"),
     };
-    if (plan.buckets != NULL && plan.bucket_of != NULL) {
-        lay_out(&plan, ranges, bucket_bytes);
-        plan.counts = calloc((size_t)(plan.count + 1) * (size_t)ranks, sizeof *plan.counts);
-    }
-    if (plan.counts == NULL) {
-        bucket_plan_destroy(&plan);
-        return fail(NO_MEMORY, "no memory for %d gradient ranges", count);
-    }
+    lay_out(&plan, ranges, bucket_bytes);
+    plan.counts =
+        memory_zeroed((size_t)(plan.count + 1) * (size_t)ranks, sizeof *plan.counts, "gradient ranges");
     assign_slices(&plan, ranges);
     enum status status = bucket_plan_check(&plan);
     if (status == OK)

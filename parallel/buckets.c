@@ -83,14 +83,10 @@ enum status buckets_create(const struct buckets_config *config, struct buckets *
     TRY(check_config(config));
     struct buckets *b = memory_zeroed(1, sizeof *b, "the buckets of gradients");
     b->config = *config;
-    b->ready = calloc((size_t)config->plan->range_count + 1, sizeof *b->ready);
-    b->pending = calloc((size_t)config->plan->count + 1, sizeof *b->pending);
-    b->registered = calloc((size_t)config->plan->count + 1, sizeof *b->registered);
-    enum status status = OK;
-    if (b->ready == NULL || b->pending == NULL || b->registered == NULL)
-        status = fail(NO_MEMORY, "no memory for %d buckets", config->plan->count);
-    if (status == OK)
-        status = stream_create(config->device, "buckets", &b->stream);
+    b->ready = memory_zeroed((size_t)config->plan->range_count + 1, sizeof *b->ready, "buckets");
+    b->pending = memory_zeroed((size_t)config->plan->count + 1, sizeof *b->pending, "buckets");
+    b->registered = memory_zeroed((size_t)config->plan->count + 1, sizeof *b->registered, "buckets");
+    enum status status = stream_create(config->device, "buckets", &b->stream);
     // A reduce-scatter into slices of different sizes goes through scratch memory.
     if (status == OK && config->options->nccl_ub && !config->scatter)
         status = register_gradients(b);

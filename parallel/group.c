@@ -25,11 +25,10 @@ enum status group_create(struct world *world, const char *name, int64_t id, cons
     group->rank = mine;
     group->size = count;
     snprintf(group->name, sizeof group->name, "%s", name);
-    group->ranks = malloc((size_t)count * sizeof *ranks);
-    enum status status = group->ranks != NULL ? OK : fail(NO_MEMORY, "no memory for the group %s", name);
-    if (status == OK)
-        memcpy(group->ranks, ranks, (size_t)count * sizeof *ranks);
-    if (status == OK && count > 1)
+    group->ranks = memory_zeroed((size_t)count, sizeof *ranks, "a group");
+    memcpy(group->ranks, ranks, (size_t)count * sizeof *ranks);
+    enum status status = OK;
+    if (count > 1)
         status = comm_create(world, name, id, ranks, count, &group->comm);
     if (status == OK && group->comm != NULL)
         group->comm->ranks = group->ranks;

@@ -3,6 +3,8 @@
  * need a handshake, and ranks that create comms in different orders would deadlock. */
 #include "parallel/group.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 static enum status make(struct world *world, struct groups *g, int axes, int *ranks, struct group **out)
@@ -34,16 +36,13 @@ enum status groups_create(struct world *world, const struct mesh *mesh, int kv_r
 {
     if (mesh->world != world->size)
         return fail(BAD_RECIPE, "the mesh has %d ranks, but the world has %d", mesh->world, world->size);
-    struct groups *g = calloc(1, sizeof *g);
-    int *ranks = malloc((size_t)world->size * sizeof *ranks);
-    enum status status = g != NULL && ranks != NULL ? OK : fail(NO_MEMORY, "no memory for the groups");
-    if (status == OK) {
-        g->mesh = *mesh;
-        g->coord = mesh_coord(mesh, MESH_DENSE, world->rank);
-        for (int rank = 0; rank < world->size; rank++)
-            ranks[rank] = rank;
-        status = group_create(world, "world", GROUP_ID_AXES, ranks, world->size, &g->world);
-    }
+    struct groups *g = memory_zeroed(1, sizeof *g, "groups");
+    int *ranks = memory_zeroed((size_t)world->size, sizeof *ranks, "groups");
+    g->mesh = *mesh;
+    g->coord = mesh_coord(mesh, MESH_DENSE, world->rank);
+    for (int rank = 0; rank < world->size; rank++)
+        ranks[rank] = rank;
+    enum status status = group_create(world, "world", GROUP_ID_AXES, ranks, world->size, &g->world);
     if (status == OK)
         status = make(world, g, AXIS_TP, ranks, &g->tp);
     if (status == OK)

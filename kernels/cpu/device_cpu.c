@@ -193,9 +193,7 @@ static enum status cpu_submit_work(struct stream *stream, struct work *work)
         s->begin = 0;
     } else if (s->end == s->capacity) {
         int64_t capacity = s->capacity == 0 ? 16 : 2 * s->capacity;
-        struct work **queue = realloc(s->queue, (size_t)capacity * sizeof *queue);
-        CHECK(queue != NULL);
-        s->queue = queue;
+        s->queue = memory_resized(s->queue, (size_t)capacity, sizeof *s->queue, "the queue of a stream");
         s->capacity = capacity;
     }
     s->queue[s->end++] = work;

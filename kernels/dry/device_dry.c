@@ -69,20 +69,14 @@ static enum status dry_open(struct device *device, const struct device_options *
     struct dry_device *state = memory_zeroed(1, sizeof *state, "a dry device");
     state->options = *options;
     state->is_gpu = options->simulated_device != NULL && device_traits(options->simulated_device)->is_gpu;
-    enum status status = first_fit_create(&state->memory);
-    if (status == OK)
-        status = first_fit_create(&state->host);
-    if (status == OK)
-        status = first_fit_add(state->memory, (void *)FIRST_ADDRESS, MAX_BYTES);
-    if (status == OK)
-        status = first_fit_add(state->host, (void *)HOST_ADDRESS, MAX_BYTES);
+    state->memory = first_fit_create();
+    state->host = first_fit_create();
+    first_fit_add(state->memory, (void *)FIRST_ADDRESS, MAX_BYTES);
+    first_fit_add(state->host, (void *)HOST_ADDRESS, MAX_BYTES);
     device->has_epilogues =
         state->is_gpu && options->kernels.epilogues == EPILOGUES_AUTO && options->nondeterministic;
-    if (status == OK)
-        device->state = state;
-    else
-        close_state(state);
-    return status;
+    device->state = state;
+    return OK;
 }
 
 static void dry_close(struct device *device)
@@ -94,7 +88,7 @@ static void dry_close(struct device *device)
 static enum status dry_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
     (void)part;
-    TRY(first_fit_alloc(dry_of(device)->memory, bytes, out));
+    *out = first_fit_alloc(dry_of(device)->memory, bytes);
     return *out != NULL ? OK : NO_MEMORY;
 }
 
@@ -107,7 +101,7 @@ static void dry_free(struct device *device, enum part part, void *data, size_t b
 
 static enum status dry_host_alloc(struct device *device, size_t bytes, void **out)
 {
-    TRY(first_fit_alloc(dry_of(device)->host, bytes, out));
+    *out = first_fit_alloc(dry_of(device)->host, bytes);
     return *out != NULL ? OK : fail(NO_MEMORY, "%zu bytes exceed any host's memory", bytes);
 }
 
@@ -125,8 +119,8 @@ static void dry_host_page_out(void *data, size_t bytes)
 
 static enum status dry_stream_open(struct stream *stream)
 {
-    stream->state = calloc(1, sizeof(struct dry_stream));
-    return stream->state != NULL ? OK : fail(NO_MEMORY, "no memory for stream %s", stream->name);
+    stream->state = memory_zeroed(1, sizeof(struct dry_stream), "a stream");
+    return OK;
 }
 
 static void dry_stream_close(struct stream *stream)

@@ -256,8 +256,8 @@ static void append(struct strict_stream *s, struct entry entry)
     int64_t count = (int64_t)(s->appended - s->done);
     if (s->begin + count == s->capacity) {
         int64_t capacity = count < s->capacity / 2 ? s->capacity : 2 * s->capacity + 16;
-        struct entry *entries = malloc((size_t)capacity * sizeof *entries);
-        CHECK(entries != NULL);
+        struct entry *entries =
+            memory_resized(NULL, (size_t)capacity, sizeof *entries, "the queue of a stream");
         if (count > 0)
             memcpy(entries, s->entries + s->begin, (size_t)count * sizeof *entries);
         free(s->entries);
@@ -314,8 +314,7 @@ static void strict_free(struct device *device, enum part part, void *data, size_
         free(data);
         return;
     }
-    struct freed *freed = malloc(sizeof *freed);
-    CHECK(freed != NULL);
+    struct freed *freed = memory_resized(NULL, 1, sizeof *freed, "a buffer to be freed");
     *freed = (struct freed){.next = state->freed, .data = data};
     state->freed = freed;
 }

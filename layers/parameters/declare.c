@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/parameters/declare.h"
 
+#include "base/memory.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,18 +18,11 @@ static struct param *append(struct declaration *d)
 {
     enum { CAPACITY_AT_FIRST = 32 };
     struct params *out = d->out;
-    if (d->status == OK && out->count == out->capacity) {
+    if (out->count == out->capacity) {
         int capacity = out->capacity > 0 ? 2 * out->capacity : CAPACITY_AT_FIRST;
-        struct param *list = realloc(out->list, (size_t)capacity * sizeof *list);
-        if (list != NULL) {
-            out->list = list;
-            out->capacity = capacity;
-        } else {
-            d->status = fail(NO_MEMORY, "no memory for the descriptors of %d parameters", capacity);
-        }
+        out->list = memory_resized(out->list, (size_t)capacity, sizeof *out->list, "parameter descriptors");
+        out->capacity = capacity;
     }
-    if (d->status != OK)
-        return &d->spare;
     out->begin[d->layer - LAYER_EMBEDDING + 1]++;
     return &out->list[out->count++];
 }
@@ -131,8 +126,6 @@ void declare_kv_replicas(const struct declaration *d, struct param *param)
 void declare_tie(const struct declaration *d, struct param *param, enum param_role role)
 {
     param->tie = params_weight(d->out, LAYER_EMBEDDING, role);
-    if (d->status != OK)
-        return;
     CHECK(param->tie >= 0);
     param->tied = d->out->list[param->tie].tied = true;
 }

@@ -6,7 +6,7 @@
  *     declare_matrix(d, ROLE_MLP_UP, "mlp.fc1.weight", F, H, 0, std);    [F, H], rows sharded over tp
  *
  * Names are relative to the layer: "layers.3." is prepended in layer 3. The returned descriptor may be
- * changed further until the next call. Out of memory is reported once, in `status`. */
+ * changed further until the next call. */
 #pragma once
 
 #include "layers/parameters/param.h"
@@ -17,8 +17,6 @@ struct declaration {
     bool sequence_parallel;
     int layer;          // the current one
     struct params *out; // created by params_create()
-    enum status status; // of the first call that failed
-    struct param spare; // returned after a failure
 };
 
 /* Starts the parameters of a layer. Layers follow each other from LAYER_EMBEDDING. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/parameters/param.h"
 
+#include "base/memory.h"
 #include "base/philox.h"
 
 #include <math.h>
@@ -12,12 +13,10 @@ int params_kv_replicas(const struct model_config *model, int tp)
     return tp > model->num_query_groups ? tp / (int)model->num_query_groups : 1;
 }
 
-enum status params_create(int layer_count, struct params *out)
+void params_create(int layer_count, struct params *out)
 {
     *out = (struct params){.layer_count = layer_count};
-    out->begin = calloc((size_t)layer_count + 1, sizeof *out->begin);
-    return out->begin != NULL ? OK
-                              : fail(NO_MEMORY, "no memory for the parameters of %d layers", layer_count);
+    out->begin = memory_zeroed((size_t)layer_count + 1, sizeof *out->begin, "the parameters of layers");
 }
 
 void params_free(struct params *params)

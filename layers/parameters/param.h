@@ -83,7 +83,7 @@ struct params {
 MUST_USE enum status params_declare(const struct model_config *model, const struct degrees *degrees,
                                     bool sequence_parallel, struct params *out);
 /* An empty list for layers LAYER_EMBEDDING .. layer_count - 2, to be filled through declare.h. */
-MUST_USE enum status params_create(int layer_count, struct params *out);
+void params_create(int layer_count, struct params *out);
 void params_free(struct params *params);
 /* Invariants; BAD_ARGUMENT names the parameter and the violated one: layers are consecutive; within a
  * layer each role and name occurs once; shapes and shardings are valid; a tie has the shape of its

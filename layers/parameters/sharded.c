@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/parameters/sharded.h"
 
+#include "base/memory.h"
 #include "layers/parameters/layer_arena.h"
 
 #include <stdlib.h>
@@ -13,10 +14,8 @@ struct sharded {
 
 enum status sharded_create(struct weights *weights, const struct weights_config *config)
 {
-    struct sharded *s = calloc(1, sizeof *s);
+    struct sharded *s = memory_zeroed(1, sizeof *s, "sharded parameters");
     weights->sharded = s; // set first, so that weights_destroy() frees it after an error
-    if (s == NULL)
-        return fail(NO_MEMORY, "no memory for sharded parameters");
     s->weights = weights;
     TRY(stream_create(weights->device, "gather", &s->gather));
     return layer_arena_create(weights, weights->working, config->options->overlap_param_gather, &s->arena);

@@ -151,19 +151,16 @@ static bool has_values(const struct weights *w, const struct bucket *bucket)
 }
 
 /* Adds up the slices, which are consecutive. */
-static enum status list_slices(struct weights *w)
+static void list_slices(struct weights *w)
 {
     for (int gradients = 0; gradients < 2; gradients++) {
-        int64_t *before = calloc((size_t)w->plan.count + 1, sizeof *before);
+        int64_t *before = memory_zeroed((size_t)w->plan.count + 1, sizeof *before, "buckets");
         w->slices_before[gradients] = before;
-        if (before == NULL)
-            return fail(NO_MEMORY, "no memory for %d buckets", w->plan.count);
         for (int b = 0; b < w->plan.count; b++) {
             const bool has_slice = gradients || has_values(w, &w->plan.buckets[b]);
             before[b + 1] = before[b] + (has_slice ? aligned(w->plan.buckets[b].counts[w->rank]) : 0);
         }
     }
-    return OK;
 }
 
 /* Elements before the slice of `bucket`. */
@@ -343,7 +340,7 @@ static enum status create(const struct weights_config *config, struct weights *o
     assign_offsets(out, &values, &gradients);
     TRY(plan_buckets(out, config));
     TRY(list_layers(out));
-    TRY(list_slices(out));
+    list_slices(out);
     TRY(allocate(out, values, gradients, config));
     TRY(list_owned(out));
     point_held(out, training);

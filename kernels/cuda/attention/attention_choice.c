@@ -93,18 +93,14 @@ static enum status time_runs(struct cuda_queue *queue, const struct call *call, 
     return OK;
 }
 
-static enum status keep(struct cuda_attention *a, struct verdict verdict)
+static void keep(struct cuda_attention *a, struct verdict verdict)
 {
     if (a->verdicts == a->capacity) {
         int capacity = 2 * a->capacity + 8;
-        struct verdict *more = realloc(a->verdict, (size_t)capacity * sizeof *more);
-        if (more == NULL)
-            return fail(NO_MEMORY, "no memory for attention's choices");
-        a->verdict = more;
+        a->verdict = memory_resized(a->verdict, (size_t)capacity, sizeof *a->verdict, "attention's choices");
         a->capacity = capacity;
     }
     a->verdict[a->verdicts++] = verdict;
-    return OK;
 }
 
 /* Times both. Shapes without a cuDNN engine run on our own kernels. */
@@ -126,7 +122,7 @@ static enum status is_cudnn_faster(struct cuda_queue *queue, const struct call *
     } else {
         snprintf(verdict.why, sizeof verdict.why, "%.*s", WHY_CHARS - 1, fail_text());
     }
-    TRY(keep(a, verdict));
+    keep(a, verdict);
     *out = verdict.cudnn;
     return OK;
 }

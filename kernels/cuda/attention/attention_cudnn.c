@@ -135,18 +135,14 @@ struct cudnn_shape cudnn_backward_shape(const struct attention_backward *op)
 
 /* Plans */
 
-static enum status keep(struct cudnn *c, struct cudnn_plan *plan)
+static void keep(struct cudnn *c, struct cudnn_plan *plan)
 {
     if (c->plans == c->capacity) {
         int capacity = 2 * c->capacity + 8;
-        struct cudnn_plan **more = realloc(c->plan, (size_t)capacity * sizeof(struct cudnn_plan *));
-        if (more == NULL)
-            return fail(NO_MEMORY, "no memory for cuDNN's plans");
-        c->plan = more;
+        c->plan = memory_resized(c->plan, (size_t)capacity, sizeof *c->plan, "cuDNN's plans");
         c->capacity = capacity;
     }
     c->plan[c->plans++] = plan;
-    return OK;
 }
 
 enum status cudnn_plan_of(struct cudnn *cudnn, const struct cuda_queue *queue,
@@ -161,13 +157,13 @@ enum status cudnn_plan_of(struct cudnn *cudnn, const struct cuda_queue *queue,
     struct cudnn_plan *plan = memory_zeroed(1, sizeof *plan, "cuDNN's plans");
     plan->shape = *shape;
     enum status status = cudnn_plan_create(cudnn, queue, plan);
-    if (status == OK)
-        status = keep(cudnn, plan);
-    if (status == OK)
-        *out = plan;
-    else
+    if (status != OK) {
         plan_destroy(cudnn, plan);
-    return status;
+        return status;
+    }
+    keep(cudnn, plan);
+    *out = plan;
+    return OK;
 }
 
 /* Runs */

@@ -41,22 +41,18 @@ static struct entry *find(const struct algorithms *a, const char *key)
 }
 
 /* The first entry of a key wins. */
-static enum status add(struct algorithms *a, const char *key, const struct algorithm *algorithm)
+static void add(struct algorithms *a, const char *key, const struct algorithm *algorithm)
 {
     if (find(a, key) != NULL)
-        return OK;
+        return;
     if (a->count == a->capacity) {
         size_t capacity = 2 * a->capacity + 32;
-        struct entry *list = realloc(a->list, capacity * sizeof *list);
-        if (list == NULL)
-            return fail(NO_MEMORY, "no memory for %zu algorithms of matrix multiplications", capacity);
-        a->list = list;
+        a->list = memory_resized(a->list, capacity, sizeof *a->list, "algorithms of matrix multiplications");
         a->capacity = capacity;
     }
     struct entry *entry = &a->list[a->count++];
     *entry = (struct entry){.algorithm = *algorithm};
     snprintf(entry->key, sizeof entry->key, "%s", key);
-    return OK;
 }
 
 /* ---- as text ---- */
@@ -130,7 +126,7 @@ static enum status read_lines(struct algorithms *a, const struct text *text)
         size_t length = (size_t)((newline != NULL ? newline : end) - at);
         struct entry entry;
         if (newline != NULL && read_entry(at, length, &entry))
-            TRY(add(a, entry.key, &entry.algorithm));
+            add(a, entry.key, &entry.algorithm);
         at += length + 1;
     }
     return OK;
@@ -314,12 +310,11 @@ enum status algorithms_keep(struct algorithms *a, const char *key, struct algori
     enum status status = algorithms_find(a, key, &theirs, &found);
     if (status == OK && found)
         *algorithm = theirs;
-    if (status == OK && !found)
-        status = add(a, key, algorithm);
-    if (status == OK && !found)
+    if (status == OK && !found) {
+        add(a, key, algorithm);
         find(a, key)->ours = true;
-    if (status == OK && !found)
         status = write_file(a);
+    }
     unlock(fd);
     return status;
 }

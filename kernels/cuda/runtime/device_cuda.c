@@ -456,8 +456,8 @@ static void push(struct cuda_stream *s, struct pending pending_work)
 {
     if (s->end == s->capacity) {
         int64_t count = s->end - s->begin, capacity = 2 * count + 16;
-        struct pending *pending = malloc((size_t)capacity * sizeof *pending);
-        CHECK(pending != NULL);
+        struct pending *pending =
+            memory_resized(NULL, (size_t)capacity, sizeof *pending, "the queue of a stream");
         if (count > 0)
             memcpy(pending, s->pending + s->begin, (size_t)count * sizeof *pending);
         free(s->pending);

@@ -33,24 +33,20 @@ static enum status allocate(size_t bytes, void **out)
 
 static enum status add_segment(struct cuda_pool *pool, size_t bytes)
 {
-    struct segment *segment = malloc(sizeof *segment);
     void *data = NULL;
-    enum status status = segment != NULL ? allocate(bytes, &data) : fail(NO_MEMORY, "no memory for a pool");
-    if (status != OK) {
-        free(segment);
-        return status;
-    }
+    TRY(allocate(bytes, &data));
+    struct segment *segment = memory_zeroed(1, sizeof *segment, "a pool");
     *segment = (struct segment){.next = pool->segments, .data = data};
     pool->segments = segment;
-    return first_fit_add(pool->fit, data, bytes);
+    first_fit_add(pool->fit, data, bytes);
+    return OK;
 }
 
 enum status cuda_pool_create(size_t reserve_bytes, struct cuda_pool **out)
 {
     struct cuda_pool *pool = memory_zeroed(1, sizeof *pool, "a pool");
-    enum status status = first_fit_create(&pool->fit);
-    if (status == OK && reserve_bytes > 0)
-        status = add_segment(pool, reserve_bytes);
+    pool->fit = first_fit_create();
+    const enum status status = reserve_bytes > 0 ? add_segment(pool, reserve_bytes) : OK;
     if (status == OK)
         *out = pool;
     else
@@ -77,7 +73,7 @@ enum status cuda_pool_alloc(struct cuda_pool *pool, size_t bytes, void **out)
     size_t occupied = first_fit_occupied(bytes);
     if (occupied == 0)
         return fail(NO_MEMORY, "cuda: %zu bytes is not a valid size", bytes);
-    TRY(first_fit_alloc(pool->fit, bytes, out));
+    *out = first_fit_alloc(pool->fit, bytes);
     if (*out != NULL)
         return OK;
     enum status status = add_segment(pool, occupied > SEGMENT_BYTES ? occupied : SEGMENT_BYTES);
@@ -86,7 +82,8 @@ enum status cuda_pool_alloc(struct cuda_pool *pool, size_t bytes, void **out)
                                   // bytes needed
         status = add_segment(pool, occupied);
     TRY(status);
-    return first_fit_alloc(pool->fit, bytes, out);
+    *out = first_fit_alloc(pool->fit, bytes);
+    return OK;
 }
 
 void cuda_pool_free(struct cuda_pool *pool, void *data)

@@ -89,15 +89,9 @@ void cuda_staging_destroy(struct cuda_staging *s)
 
 enum status cuda_staging_pin(struct cuda_staging *s, size_t bytes, void **out)
 {
-    struct pinned *pinned = malloc(sizeof *pinned);
     void *data = NULL;
-    if (pinned == NULL)
-        return fail(NO_MEMORY, "no memory for a list of pinned memory");
-    enum status status = pin(bytes, "offloaded memory", &data);
-    if (status != OK) {
-        free(pinned);
-        return status;
-    }
+    TRY(pin(bytes, "offloaded memory", &data));
+    struct pinned *pinned = memory_zeroed(1, sizeof *pinned, "a list of pinned memory");
     memset(data, 0, bytes);
     *pinned = (struct pinned){.next = s->pinned, .data = data, .bytes = bytes};
     s->pinned = pinned;

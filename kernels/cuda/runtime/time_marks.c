@@ -48,9 +48,8 @@ static enum status marks_open(struct device *device, int count, void **out)
     struct cuda_marks *marks =
         memory_zeroed(1, sizeof *marks + (size_t)count * sizeof *marks->mark, "marks of time");
     *marks = (struct cuda_marks){.device = device, .count = count};
-    marks->order = calloc((size_t)count, sizeof *marks->order);
-    enum status status = marks->order != NULL ? create_events(marks)
-                                              : fail(NO_MEMORY, "no memory for %d marks of time", count);
+    marks->order = memory_zeroed((size_t)count, sizeof *marks->order, "marks of time");
+    const enum status status = create_events(marks);
     if (status != OK) {
         marks_close(marks);
         return status;

@@ -36,9 +36,7 @@ static void dry_sleep(struct work *work)
 
 static enum status dry_message(struct comm *comm, struct stream *stream, enum call call)
 {
-    struct dry_request *r = calloc(1, sizeof *r);
-    if (r == NULL)
-        return fail(NO_MEMORY, "no memory for %s %s", call_name(call), comm->name);
+    struct dry_request *r = memory_zeroed(1, sizeof *r, "a message");
     snprintf(r->name, sizeof r->name, "%s %s", call_name(call), comm->name);
     r->work = (struct work){.start = dry_start, .poll = dry_poll, .sleep = dry_sleep, .name = r->name};
     return stream_submit_work(stream, &r->work);

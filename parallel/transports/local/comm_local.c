@@ -74,7 +74,7 @@ static enum status shared_comm_join(struct local_world *world, const char *name,
         (shared->size != count || memcmp(shared->ranks, ranks, (size_t)count * sizeof *ranks) != 0))
         return fail(BAD_ARGUMENT, "comm %s: rank %d and another rank disagree about its members", name, rank);
     if (shared == NULL) {
-        TRY(shared_comm_create(id, name, ranks, count, &shared));
+        shared = shared_comm_create(id, name, ranks, count);
         for (int i = 0; i < count; i++)
             shared->notifications[i] = &world->notifications[ranks[i]];
         *at = shared; // append: oldest first
@@ -116,17 +116,11 @@ static enum status comm_create_local(struct world *world, const char *name, int6
     c->comm = (struct comm){.ops = &transport_local, .world = world, .size = count, .state = c};
     snprintf(c->comm.name, sizeof c->comm.name, "%s", name);
     c->comm.rank = index_of(world->rank, ranks, count);
-    c->sent = calloc((size_t)count, sizeof *c->sent);
-    c->received = calloc((size_t)count, sizeof *c->received);
-
-    enum status status = OK;
-    if (c->sent == NULL || c->received == NULL)
-        status = fail(NO_MEMORY, "no memory for the comm %s", name);
-    if (status == OK) {
-        pthread_mutex_lock(&w->lock);
-        status = shared_comm_join(w, name, id, world->rank, ranks, count, &c->shared);
-        pthread_mutex_unlock(&w->lock);
-    }
+    c->sent = memory_zeroed((size_t)count, sizeof *c->sent, "a communicator");
+    c->received = memory_zeroed((size_t)count, sizeof *c->received, "a communicator");
+    pthread_mutex_lock(&w->lock);
+    const enum status status = shared_comm_join(w, name, id, world->rank, ranks, count, &c->shared);
+    pthread_mutex_unlock(&w->lock);
     if (status == OK)
         *out = &c->comm;
     else
@@ -191,9 +185,7 @@ static void request_sleep(struct work *work)
 
 static struct request *request_create(struct local_comm *c, const char *what, int count)
 {
-    struct request *r = calloc(1, sizeof *r + (size_t)count * sizeof r->pending[0]);
-    if (r == NULL)
-        return NULL;
+    struct request *r = memory_zeroed(1, sizeof *r + (size_t)count * sizeof r->pending[0], "a message");
     r->comm = c;
     r->count = count;
     snprintf(r->name, sizeof r->name, "%s %s", what, c->comm.name);
@@ -207,8 +199,6 @@ static enum status collective(struct comm *comm, struct stream *stream, const ch
 {
     struct local_comm *c = local_of(comm);
     struct request *r = request_create(c, what, 1);
-    if (r == NULL)
-        return fail(NO_MEMORY, "no memory for %s %s", what, comm->name);
     operation.from = operation.to = -1;
     operation.sequence = c->calls++;
     participant.rank = comm->rank;
@@ -232,12 +222,7 @@ static enum status slices(struct comm *comm, struct stream *stream, struct opera
     struct local_comm *c = local_of(comm);
     const char *what = operation.kind == OPERATION_ALL_GATHER ? "all_gather" : "reduce_scatter";
     struct request *r = request_create(c, what, 1);
-    if (r != NULL)
-        r->counts = malloc((size_t)comm->size * sizeof *counts);
-    if (r == NULL || r->counts == NULL) {
-        free(r);
-        return fail(NO_MEMORY, "no memory for %s %s", what, comm->name);
-    }
+    r->counts = memory_zeroed((size_t)comm->size, sizeof *counts, "the counts of a collective");
     for (int q = 0; q < comm->size; q++) {
         r->counts[q] = counts != NULL ? counts[q] : each;
         operation.count = r->counts[q] > operation.count ? r->counts[q] : operation.count;
@@ -286,12 +271,7 @@ static enum status all_to_all_local(struct comm *comm, struct stream *stream, st
     struct local_comm *c = local_of(comm);
     size_t n = (size_t)comm->size;
     struct request *r = request_create(c, "all_to_all", 1);
-    int64_t *counts = malloc(2 * n * sizeof *counts);
-    if (r == NULL || counts == NULL) {
-        free(r);
-        free(counts);
-        return fail(NO_MEMORY, "no memory for all_to_all %s", comm->name);
-    }
+    int64_t *counts = memory_zeroed(2 * n, sizeof *counts, "the counts of a collective");
     memcpy(counts, in_counts, n * sizeof *counts);
     memcpy(counts + n, out_counts, n * sizeof *counts);
     r->counts = counts;
@@ -312,8 +292,6 @@ static enum status exchange_local(struct comm *comm, struct stream *stream, cons
 {
     struct local_comm *c = local_of(comm);
     struct request *r = request_create(c, "exchange", count);
-    if (r == NULL)
-        return fail(NO_MEMORY, "no memory for exchange %s", comm->name);
     for (int i = 0; i < count; i++) {
         const struct message *m = &messages[i];
         struct operation operation = {.kind = OPERATION_SEND_RECEIVE,
@@ -463,12 +441,11 @@ static enum status run_local(const struct world_options *options,
     if (size < 1)
         return fail(BAD_ARGUMENT, "a local world needs a size, not %d", size);
     struct local_launch job = {.world = {.size = size}, .body = body, .argument = argument};
-    job.ranks = calloc((size_t)size, sizeof *job.ranks);
+    job.ranks = memory_zeroed((size_t)size, sizeof *job.ranks, "the threads of ranks");
     job.world.notifications =
         aligned_alloc(_Alignof(struct notification), (size_t)size * sizeof *job.world.notifications);
-    if (job.ranks == NULL || job.world.notifications == NULL) {
+    if (job.world.notifications == NULL) {
         free(job.ranks);
-        free(job.world.notifications);
         return fail(NO_MEMORY, "no memory for %d ranks", size);
     }
     for (int r = 0; r < size; r++)

@@ -95,24 +95,18 @@ void notification_wait(struct notification *notification)
     notification->seen = atomic_load(&notification->events);
 }
 
-enum status shared_comm_create(int64_t id, const char *name, const int *ranks, int size,
-                               struct shared_comm **out)
+struct shared_comm *shared_comm_create(int64_t id, const char *name, const int *ranks, int size)
 {
     struct shared_comm *shared = memory_zeroed(1, sizeof *shared, "a communicator");
     CHECK(pthread_mutex_init(&shared->lock, NULL) == 0);
     shared->id = id;
     shared->size = shared->expected = size;
     snprintf(shared->name, sizeof shared->name, "%s", name);
-    shared->notifications = calloc((size_t)size, sizeof *shared->notifications);
-    shared->ranks = calloc((size_t)size, sizeof *shared->ranks);
-    shared->seen = calloc((size_t)size, sizeof *shared->seen);
-    if (shared->notifications == NULL || shared->ranks == NULL || shared->seen == NULL) {
-        shared_comm_destroy(shared);
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
-    }
+    shared->notifications = memory_zeroed((size_t)size, sizeof *shared->notifications, "a communicator");
+    shared->ranks = memory_zeroed((size_t)size, sizeof *shared->ranks, "a communicator");
+    shared->seen = memory_zeroed((size_t)size, sizeof *shared->seen, "a communicator");
     memcpy(shared->ranks, ranks, (size_t)size * sizeof *ranks);
-    *out = shared;
-    return OK;
+    return shared;
 }
 
 void shared_comm_destroy(struct shared_comm *shared)

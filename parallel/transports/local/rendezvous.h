@@ -84,8 +84,7 @@ struct shared_comm {
     // Under the lock: those that participants may still join; those for reuse.
     struct rendezvous *open, *spare;
 };
-MUST_USE enum status shared_comm_create(int64_t id, const char *name, const int *ranks, int size,
-                                        struct shared_comm **out);
+struct shared_comm *shared_comm_create(int64_t id, const char *name, const int *ranks, int size);
 void shared_comm_destroy(struct shared_comm *shared);
 
 /* Joins a rendezvous as participant.rank. BAD_ARGUMENT if other participants have a different operation. */

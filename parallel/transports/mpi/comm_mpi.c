@@ -113,9 +113,7 @@ static struct pending *pending_add(struct request *r, int expected_bytes, int pe
 {
     if (r->count == r->capacity) {
         r->capacity = r->capacity == 0 ? 16 : 2 * r->capacity;
-        r->pending = realloc(r->pending, (size_t)r->capacity * sizeof *r->pending);
-        if (r->pending == NULL)
-            die(__FILE__, __LINE__, r->name, "no memory for %d pending messages", r->capacity);
+        r->pending = memory_resized(r->pending, (size_t)r->capacity, sizeof *r->pending, "pending messages");
     }
     struct pending *p = &r->pending[r->count++];
     *p = (struct pending){.request = MPI_REQUEST_NULL, .bytes = expected_bytes, .peer = r->c->ranks[peer]};
@@ -253,9 +251,7 @@ static void request_sleep(struct work *work)
 static struct request *request_create(struct comm *comm, const char *what,
                                       bool (*step)(struct request *request))
 {
-    struct request *r = calloc(1, sizeof *r);
-    if (r == NULL)
-        die(__FILE__, __LINE__, what, "no memory for a message on %s", comm->name);
+    struct request *r = memory_zeroed(1, sizeof *r, "a message");
     r->c = mpi_of(comm);
     r->size = comm->size;
     r->rank = comm->rank;
@@ -285,12 +281,9 @@ static enum status all_reduce_mpi(struct comm *comm, struct stream *stream, stru
     return submit(r, stream);
 }
 
-static int64_t *counts_create(const struct request *r, size_t count)
+static int64_t *counts_create(size_t count)
 {
-    int64_t *counts = malloc(count * sizeof *counts);
-    if (counts == NULL)
-        die(__FILE__, __LINE__, r->name, "no memory for %zu counts", count);
-    return counts;
+    return memory_zeroed(count, sizeof(int64_t), "the counts of a collective");
 }
 
 /* One slice per rank: counts[r] elements, or `each` elements if counts is NULL. */
@@ -298,7 +291,7 @@ static enum status submit_slices(struct request *r, struct stream *stream, const
                                  int64_t each)
 {
     r->how = REDUCE_SUM;
-    r->counts = counts_create(r, (size_t)r->size);
+    r->counts = counts_create((size_t)r->size);
     for (int q = 0; q < r->size; q++)
         r->counts[q] = counts != NULL ? counts[q] : each;
     return submit(r, stream);
@@ -337,7 +330,7 @@ static enum status all_to_all_mpi(struct comm *comm, struct stream *stream, stru
     size_t n = (size_t)comm->size;
     r->in = in;
     r->out = out;
-    r->counts = counts_create(r, 2 * n);
+    r->counts = counts_create(2 * n);
     memcpy(r->counts, in_counts, n * sizeof *in_counts);
     memcpy(r->counts + n, out_counts, n * sizeof *out_counts);
     return submit(r, stream);
@@ -349,9 +342,7 @@ static enum status exchange_mpi(struct comm *comm, struct stream *stream, const 
     struct request *r = request_create(comm, "exchange", step_exchange);
     struct mpi_comm *c = r->c;
     r->message_count = count;
-    r->messages = malloc((size_t)count * sizeof *r->messages);
-    if (r->messages == NULL)
-        die(__FILE__, __LINE__, r->name, "no memory for %d messages", count);
+    r->messages = memory_zeroed((size_t)count, sizeof *r->messages, "messages");
     for (int i = 0; i < count; i++) {
         uint64_t *number = messages[i].send ? &c->sent[messages[i].peer] : &c->received[messages[i].peer];
         r->messages[i] =
@@ -424,13 +415,9 @@ static enum status comm_create_mpi(struct world *world, const char *name, int64_
     c->mpi = MPI_COMM_NULL;
     snprintf(c->comm.name, sizeof c->comm.name, "%s", name);
     size_t n = (size_t)count;
-    c->sent = calloc(n, sizeof *c->sent);
-    c->received = calloc(n, sizeof *c->received);
-    c->ranks = malloc(n * sizeof *c->ranks);
-    if (c->sent == NULL || c->received == NULL || c->ranks == NULL) {
-        comm_destroy_mpi(&c->comm);
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
-    }
+    c->sent = memory_zeroed(n, sizeof *c->sent, "a communicator");
+    c->received = memory_zeroed(n, sizeof *c->received, "a communicator");
+    c->ranks = memory_zeroed(n, sizeof *c->ranks, "a communicator");
     memcpy(c->ranks, ranks, n * sizeof *ranks);
     for (int i = 0; i < count; i++)
         if (ranks[i] == world->rank)
@@ -462,9 +449,8 @@ static enum status end_together(struct mpi_world *w, struct world *world, enum s
 {
     char text[2048] = "";
     snprintf(text, sizeof text, "%s", status == OK ? "" : fail_text());
-    int *all = calloc((size_t)world->size, sizeof *all), mine = (int)status;
+    int *all = memory_zeroed((size_t)world->size, sizeof *all, "the statuses of ranks"), mine = (int)status;
     MPI_Request request;
-    CHECK(all != NULL);
     check(MPI_Iallgather(&mine, 1, MPI_INT, all, 1, MPI_INT, w->comm, &request), "MPI_Iallgather", "the end",
           -1);
     bool hurry = status != OK && status != STOPPED;

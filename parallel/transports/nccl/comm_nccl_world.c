@@ -12,6 +12,7 @@
  * thread that uses them. Ranks that are processes are notified by NCCL, or end with their launcher. */
 #include "parallel/transports/nccl/comm_nccl.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "parallel/transports/store/comm_store.h"
 #include "parallel/transports/transport_info.h"
@@ -96,18 +97,17 @@ static enum status compare(const struct nccl_world *w, const struct participant 
 static enum status exchange_participants(struct nccl_world *w, int *index)
 {
     struct world *bootstrap = w->bootstrap;
-    struct participant *participants = calloc((size_t)bootstrap->size, sizeof *participants),
+    struct participant *participants = memory_zeroed((size_t)bootstrap->size, sizeof *participants,
+                                                     "the participants of a communicator"),
                        *mine = &participants[bootstrap->rank];
-    if (participants == NULL)
-        return fail(NO_MEMORY, "no memory for %d participants", bootstrap->size);
     gethostname(mine->host, sizeof mine->host - 1);
     mine->status = (int32_t)choose(w, mine, index);
     if (mine->status != OK)
         snprintf(mine->message, sizeof mine->message, "%s", fail_text());
     enum status status = OK;
     if (bootstrap->size > 1) {
-        int *ranks = calloc((size_t)bootstrap->size, sizeof *ranks);
-        CHECK(ranks != NULL);
+        int *ranks =
+            memory_zeroed((size_t)bootstrap->size, sizeof *ranks, "the participants of a communicator");
         for (int r = 0; r < bootstrap->size; r++)
             ranks[r] = r;
         struct comm *all = NULL;

@@ -2,6 +2,7 @@
 #include "parallel/transports/store/comm_store.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "parallel/transports/store/store.h"
 #include "parallel/transports/transports.h"
@@ -49,8 +50,8 @@ static int count_creation(struct store_world *w, const char *key)
             return ++w->created[i].count;
     if (w->count == w->capacity) {
         w->capacity = w->capacity > 0 ? 2 * w->capacity : 16;
-        w->created = realloc(w->created, w->capacity * sizeof *w->created);
-        CHECK(w->created != NULL);
+        w->created =
+            memory_resized(w->created, w->capacity, sizeof *w->created, "the names of communicators");
     }
     struct created *created = &w->created[w->count++];
     *created = (struct created){.count = 0};
@@ -61,10 +62,8 @@ static int count_creation(struct store_world *w, const char *key)
 static enum status comm_create_store(struct world *world, const char *name, int64_t id, const int *ranks,
                                      int count, struct comm **out)
 {
-    struct store_comm *c = calloc(1, sizeof *c);
+    struct store_comm *c = memory_zeroed(1, sizeof *c, "a communicator");
     char key[sizeof((struct created *)0)->key];
-    if (c == NULL)
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
     c->comm = (struct comm){.ops = &transport_store, .world = world, .size = count, .state = c};
     snprintf(c->comm.name, sizeof c->comm.name, "%s", name);
     for (int i = 0; i < count; i++)

@@ -230,8 +230,7 @@ static enum status open_store(const struct store_options *options, struct store 
 
 enum status store_open(const struct store_options *options, struct store **out)
 {
-    struct store *store = calloc(1, sizeof *store);
-    CHECK(store != NULL);
+    struct store *store = memory_zeroed(1, sizeof *store, "a store");
     store->file = -1;
     store->is_first = options->launcher->rank == 0;
     enum status status = open_store(options, store);
@@ -275,8 +274,8 @@ static void make_key(const char *key, char out[STORE_KEY_CHARS])
 
 enum status store_set(struct store *store, const char *key, const void *data, size_t bytes)
 {
-    char *message = malloc(STORE_KEY_CHARS + bytes);
-    CHECK(message != NULL && bytes <= STORE_MAX_BYTES);
+    CHECK(bytes <= STORE_MAX_BYTES);
+    char *message = memory_zeroed(STORE_KEY_CHARS + bytes, 1, "a message");
     make_key(key, message);
     memcpy(message + STORE_KEY_CHARS, data, bytes);
     const bool sent = wire_send(store->file, STORE_SET, message, STORE_KEY_CHARS + bytes);

@@ -2,6 +2,7 @@
 #include "parallel/transports/store/store_server.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 
 #include <poll.h>
@@ -53,9 +54,7 @@ bool store_secret_equal(const uint8_t *a, const uint8_t *b)
 static void *grow(void *list, size_t *capacity, size_t each)
 {
     *capacity = *capacity > 0 ? 2 * *capacity : 16;
-    list = realloc(list, *capacity * each);
-    CHECK(list != NULL);
-    return list;
+    return memory_resized(list, *capacity, each, "the entries of a store");
 }
 
 /* ---- values ---- */
@@ -139,8 +138,7 @@ static bool take_value(struct store_server *s, const struct wire_message *m)
     struct entry *entry = &s->entries[index];
     if (entry->known)
         return true;
-    entry->data = malloc(bytes + 1);
-    CHECK(entry->data != NULL);
+    entry->data = memory_resized(NULL, bytes + 1, 1, "a value of a store");
     memcpy(entry->data, m->data + STORE_KEY_CHARS, bytes);
     entry->bytes = bytes;
     entry->known = true;
@@ -346,8 +344,8 @@ static void *run(void *argument)
 {
     struct store_server *s = argument;
     while (!atomic_load(&s->closing) || connected(s) > 0) {
-        struct pollfd *files = calloc(s->client_count + 3, sizeof *files);
-        CHECK(files != NULL);
+        struct pollfd *files =
+            memory_zeroed(s->client_count + 3, sizeof *files, "the connections of a store");
         serve(s, files);
         free(files);
     }
@@ -373,8 +371,7 @@ static void free_server(struct store_server *s)
 
 enum status store_server_start(const struct store_server_options *options, struct store_server **out)
 {
-    struct store_server *s = calloc(1, sizeof *s);
-    CHECK(s != NULL);
+    struct store_server *s = memory_zeroed(1, sizeof *s, "a store");
     s->options = *options;
     if (pthread_create(&s->thread, NULL, run, s) != 0) {
         free_server(s);
