@@ -79,7 +79,7 @@ VENDOR = {
     "event.pb-c.h": ["trainer/run/dashboard/tensorboard.c"],
     "pcre2.h": ["trainer/tokenizer/huggingface/regex.c"],
     "criterion/*": ["tests/unit/*"],
-    "link.h": ["kernels/cuda/runtime/library.c", "trainer/run/compare_ranks.c"],
+    "link.h": ["kernels/cuda/runtime/library.c"],
     "ucontext.h": ["tests/emulator/*"],
     "new": ["tests/emulator/*", "trainer/tokenizer/sentencepiece/sp_library.cc"],
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/draw/plan_draw.h"
 
+#include "base/memory.h"
 #include "schedules/draw/draw_lanes.h"
 
 #include <stdio.h>
@@ -85,50 +86,44 @@ static void add_span(struct rows *rows, const struct predicted_span *span)
 
 /* ---- memory ---- */
 
-static bool name_messages(const struct tape *tape, struct names *names)
+static void name_messages(const struct tape *tape, struct names *names)
 {
-    names->list = calloc((size_t)tape->group_count * CALL_COUNT + 1, sizeof *names->list);
-    for (int g = 0; names->list != NULL && g < tape->group_count; g++)
+    names->list = memory_zeroed((size_t)tape->group_count * CALL_COUNT + 1, sizeof *names->list,
+                                "the names of messages");
+    for (int g = 0; g < tape->group_count; g++)
         for (int call = 0; call < CALL_COUNT; call++)
             snprintf(names->list[g * CALL_COUNT + call], sizeof *names->list, "%s %s",
                      call_name((enum call)call), tape->groups[g].name);
-    return names->list != NULL;
 }
 
-static bool allocate(struct rows *rows)
+static void allocate(struct rows *rows)
 {
     const struct step_plan *plan = rows->plan;
     const struct prediction *step = plan->step;
-    rows->first = calloc((size_t)plan->count + 1, sizeof *rows->first);
-    rows->names = calloc((size_t)plan->count, sizeof *rows->names);
-    if (rows->first == NULL || rows->names == NULL)
-        return false;
+    rows->first = memory_zeroed((size_t)plan->count + 1, sizeof *rows->first, "the rows of a drawing");
+    rows->names = memory_zeroed((size_t)plan->count, sizeof *rows->names, "the rows of a drawing");
     for (int r = 0; r < plan->count; r++) {
         rows->first[r + 1] = rows->first[r] + plan->tapes[r]->lane_count;
-        if (!name_messages(plan->tapes[r], &rows->names[r]))
-            return false;
+        name_messages(plan->tapes[r], &rows->names[r]);
     }
-    rows->list = calloc((size_t)rows->first[plan->count] + 1, sizeof *rows->list);
-    if (rows->list == NULL)
-        return false;
+    rows->list =
+        memory_zeroed((size_t)rows->first[plan->count] + 1, sizeof *rows->list, "the rows of a drawing");
     for (int64_t i = 0; i < step->span_count; i++)
         rows->list[rows->first[step->spans[i].rank] + step->spans[i].lane].count +=
             slices_of(rows, &step->spans[i]);
     for (int i = 0; i < rows->first[plan->count]; i++) {
-        rows->list[i].slices = calloc((size_t)rows->list[i].count + 1, sizeof *rows->list->slices);
+        rows->list[i].slices = memory_zeroed((size_t)rows->list[i].count + 1, sizeof *rows->list->slices,
+                                             "the slices of a drawing");
         rows->list[i].count = 0;
-        if (rows->list[i].slices == NULL)
-            return false;
     }
-    return true;
 }
 
 static void destroy(struct rows *rows)
 {
     const int count = rows->plan->count;
-    for (int i = 0; rows->list != NULL && i < rows->first[count]; i++)
+    for (int i = 0; i < rows->first[count]; i++)
         free(rows->list[i].slices);
-    for (int r = 0; rows->names != NULL && r < count; r++)
+    for (int r = 0; r < count; r++)
         free(rows->names[r].list);
     free(rows->list);
     free(rows->first);
@@ -157,35 +152,31 @@ static void describe(const struct step_plan *plan, struct text *out)
              d->pp, d->dp, plan->profile->name, 1e3 * plan->step->step_s, 100.0 * plan->bubble_fraction);
 }
 
-static enum status draw(const struct step_plan *plan, const char *name,
-                        void (*draw_lanes)(const struct lane_drawing *drawing, struct text *out),
-                        struct text *out)
+static void draw(const struct step_plan *plan, const char *name,
+                 void (*draw_lanes)(const struct lane_drawing *drawing, struct text *out), struct text *out)
 {
     struct rows rows = {.plan = plan};
     struct text note = {0};
     CHECK(plan->step != NULL);
-    const bool allocated = allocate(&rows);
-    if (allocated) {
-        fill_rows(&rows);
-        describe(plan, &note);
-        draw_lanes(&(struct lane_drawing){.title = name,
-                                          .note = text_chars(&note),
-                                          .step_s = plan->step->step_s + plan->step->overlap_s,
-                                          .rows = rows.list,
-                                          .count = rows.first[plan->count]},
-                   out);
-    }
+    allocate(&rows);
+    fill_rows(&rows);
+    describe(plan, &note);
+    draw_lanes(&(struct lane_drawing){.title = name,
+                                      .note = text_chars(&note),
+                                      .step_s = plan->step->step_s + plan->step->overlap_s,
+                                      .rows = rows.list,
+                                      .count = rows.first[plan->count]},
+               out);
     destroy(&rows);
     text_free(&note);
-    return allocated ? OK : fail(NO_MEMORY, "no memory for a drawing of %d ranks", plan->count);
 }
 
-enum status plan_draw_svg(const struct step_plan *plan, const char *name, struct text *out)
+void plan_draw_svg(const struct step_plan *plan, const char *name, struct text *out)
 {
-    return draw(plan, name, draw_lanes_svg, out);
+    draw(plan, name, draw_lanes_svg, out);
 }
 
-enum status plan_draw_trace(const struct step_plan *plan, const char *name, struct text *out)
+void plan_draw_trace(const struct step_plan *plan, const char *name, struct text *out)
 {
-    return draw(plan, name, draw_lanes_trace, out);
+    draw(plan, name, draw_lanes_trace, out);
 }

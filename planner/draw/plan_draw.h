@@ -5,6 +5,6 @@
 
 #include "planner/plan/step_plan.h"
 
-/* Appends the contents of the file. name: of the recipe. Requires a plan with a timeline. NO_MEMORY. */
-MUST_USE enum status plan_draw_svg(const struct step_plan *plan, const char *name, struct text *out);
-MUST_USE enum status plan_draw_trace(const struct step_plan *plan, const char *name, struct text *out);
+/* Appends the contents of the file. name: of the recipe. Requires a plan with a timeline. */
+void plan_draw_svg(const struct step_plan *plan, const char *name, struct text *out);
+void plan_draw_trace(const struct step_plan *plan, const char *name, struct text *out);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/fit/fit.h"
 
+#include "base/memory.h"
 #include "base/quantile.h"
 #include "planner/fit/fit_rows.h"
 #include "planner/profile/profile_table.h"
@@ -125,9 +126,9 @@ static enum status solve(struct fitting *fitting, struct fit_solver *solver, str
                          double *best_error)
 {
     const size_t bytes = (size_t)solver->parameter_count * sizeof *best;
-    double *error = calloc(solver->rows + 1, sizeof *error), objective = INFINITY;
-    enum status status = error != NULL ? OK : fail(NO_MEMORY, "no memory for %zu rows", solver->rows);
-    if (status == OK && !have_paths(fitting))
+    double *error = memory_zeroed(solver->rows + 1, sizeof *error, "a fit"), objective = INFINITY;
+    enum status status = OK;
+    if (!have_paths(fitting))
         simulate_rows(fitting, solver, error);
     for (int round = 0; round < MAX_ROUNDS && status == OK; round++) {
         status = fit_solve(solver);
@@ -169,15 +170,13 @@ enum status fit_model(const struct fit_rows *rows, const struct fit_options *opt
     struct fitting fitting = {.rows = rows, .options = options, .choice = choice};
     struct fit_solver solver = {.rows = rows->count, .predict = follow_paths, .context = &fitting};
     struct fit_parameter best[FIT_MAX_PARAMETERS];
-    *out = (struct fit_result){.error = calloc(rows->count + 1, sizeof *out->error)};
-    fitting.profiles = calloc((size_t)rows->cluster_count, sizeof *fitting.profiles);
+    *out = (struct fit_result){.error = memory_zeroed(rows->count + 1, sizeof *out->error, "a fit")};
+    fitting.profiles = memory_zeroed((size_t)rows->cluster_count, sizeof *fitting.profiles, "a fit");
     fitting.keys = out->keys;
     out->key_count = solver.parameter_count = fitting.key_count = list_keys(rows, choice->prior, out->keys);
     for (int i = 0; i < out->key_count; i++)
         solver.parameters[i] = best[i] = out->keys[i].parameter;
-    enum status status = out->error != NULL && fitting.profiles != NULL
-                             ? solve(&fitting, &solver, best, out->error)
-                             : fail(NO_MEMORY, "no memory for a fit of %zu rows", rows->count);
+    const enum status status = solve(&fitting, &solver, best, out->error);
     for (int i = 0; i < out->key_count; i++)
         out->keys[i].parameter = best[i];
     if (status == OK)
@@ -199,8 +198,8 @@ struct fit_error fit_error_of(const struct fit_rows *rows, const double *error, 
                               const char *source)
 {
     struct fit_error found = {.count = 0};
-    double *list = calloc(rows->count + 1, sizeof *list);
-    for (size_t i = 0; list != NULL && i < rows->count; i++)
+    AUTO_FREE double *list = memory_zeroed(rows->count + 1, sizeof *list, "a fit");
+    for (size_t i = 0; i < rows->count; i++)
         if ((used == NULL || used[i] == which) &&
             (source == NULL || strcmp(fit_rows_source(rows, i), source) == 0))
             list[found.count++] = error[i];
@@ -211,7 +210,6 @@ struct fit_error fit_error_of(const struct fit_rows *rows, const double *error, 
         found.median = quantile(list, found.count, 0.5);
         found.p90 = quantile(list, found.count, 0.9);
     }
-    free(list);
     return found;
 }
 
@@ -228,13 +226,14 @@ enum status fit_profile(const struct fit_rows *rows, const struct fit_options *o
     for (size_t i = 0; i < at_bound->count; i++)
         free(at_bound->list[i]);
     free(at_bound->list);
-    *at_bound = (struct recipe_names){.list = calloc(FIT_MAX_PARAMETERS, sizeof(char *))};
+    *at_bound = (struct recipe_names){
+        .list = memory_zeroed(FIT_MAX_PARAMETERS, sizeof(char *), "the names of parameters")};
     for (int i = 0; i < result->key_count; i++) {
         const struct fit_key *key = &result->keys[i];
         if (key->cluster != FIT_ALL_CLUSTERS)
             continue;
         profile_set_number(profile, &profile_rows[profile_row_find("model", key->key)], key->parameter.value);
-        if (key->parameter.at_bound && at_bound->list != NULL)
+        if (key->parameter.at_bound)
             at_bound->list[at_bound->count++] = text_copy(key->key);
     }
     profile->fit.error_fraction = fit_error_of(rows, result->error, NULL, true, NULL).median;

@@ -55,7 +55,7 @@ double fit_objective(const struct fit_solver *solver, const double *error);
 
 /* Whether this build includes the solver (cminpack). */
 bool fit_is_available(void);
-/* NOT_SUPPORTED without cminpack; NO_MEMORY. With no row, values are the priors. */
+/* NOT_SUPPORTED without cminpack. With no row, values are the priors. */
 MUST_USE enum status fit_solve(struct fit_solver *solver);
 
 /* ---- fit.c ---- */

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/fit/fit_rows.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 /* A kind of op or message. */
@@ -47,19 +49,14 @@ struct collector {
     struct overlap *overlaps;
     size_t overlap_count;
     double *next_to; // [span_count] sum of the overlaps of a span of ops
-    bool no_memory;
 };
 
 /* ---- kinds ---- */
 
-static bool grow(void **list, size_t count, size_t each)
+static void *grown(void *list, size_t count, size_t each)
 {
-    if ((count & (count - 1)) != 0)
-        return true;
-    void *larger = realloc(*list, (count > 0 ? 2 * count : 1) * each);
-    if (larger != NULL)
-        *list = larger;
-    return larger != NULL;
+    const bool full = (count & (count - 1)) == 0;
+    return full ? memory_resized(list, count > 0 ? 2 * count : 1, each, "a critical path") : list;
 }
 
 static bool same_message(const struct message_kind *a, const struct message_kind *b)
@@ -76,49 +73,38 @@ static bool same_kind(const struct kind *a, const struct kind *b)
     return same_message(&a->message, &b->message);
 }
 
-/* Returns the index of the kind, added at its first use; -1: no memory. */
+/* Returns the index of the kind, added at its first use. */
 static int kind_of(struct fit_paths *paths, struct kind kind)
 {
     for (int i = 0; i < paths->kind_count; i++)
         if (same_kind(&paths->kinds[i], &kind))
             return i;
-    if (!grow((void **)&paths->kinds, (size_t)paths->kind_count, sizeof *paths->kinds) ||
-        !grow((void **)&paths->seconds, (size_t)paths->kind_count, sizeof *paths->seconds))
-        return -1;
+    paths->kinds = grown(paths->kinds, (size_t)paths->kind_count, sizeof *paths->kinds);
+    paths->seconds = grown(paths->seconds, (size_t)paths->kind_count, sizeof *paths->seconds);
     paths->kinds[paths->kind_count] = kind;
     return paths->kind_count++;
 }
 
-enum status fit_paths_create(const struct step_plan *plan, struct fit_paths **out)
+struct fit_paths *fit_paths_create(const struct step_plan *plan)
 {
-    struct fit_paths *paths = calloc(1, sizeof *paths);
-    bool made = paths != NULL;
-    if (made) {
-        paths->plan = plan;
-        paths->op_kind = calloc((size_t)plan->count, sizeof *paths->op_kind);
-        made = paths->op_kind != NULL;
-    }
-    for (int r = 0; made && r < plan->count; r++) {
+    struct fit_paths *paths = memory_zeroed(1, sizeof *paths, "a critical path");
+    paths->plan = plan;
+    paths->op_kind = memory_zeroed((size_t)plan->count, sizeof *paths->op_kind, "a critical path");
+    for (int r = 0; r < plan->count; r++) {
         const struct tape *tape = plan->tapes[r];
-        paths->op_kind[r] = calloc((size_t)tape->op_count + 1, sizeof **paths->op_kind);
-        made = paths->op_kind[r] != NULL;
-        for (int i = 0; made && i < tape->op_count; i++) {
+        paths->op_kind[r] =
+            memory_zeroed((size_t)tape->op_count + 1, sizeof **paths->op_kind, "a critical path");
+        for (int i = 0; i < tape->op_count; i++)
             paths->op_kind[r][i] = kind_of(paths, (struct kind){.op = &tape->ops[i]});
-            made = paths->op_kind[r][i] >= 0;
-        }
     }
-    if (made)
-        *out = paths;
-    else
-        fit_paths_destroy(paths);
-    return made ? OK : fail(NO_MEMORY, "no memory for the paths of %d ranks", plan->count);
+    return paths;
 }
 
 void fit_paths_destroy(struct fit_paths *paths)
 {
     if (paths == NULL)
         return;
-    for (int r = 0; paths->op_kind != NULL && r < paths->plan->count; r++)
+    for (int r = 0; r < paths->plan->count; r++)
         free(paths->op_kind[r]);
     for (int i = 0; i < paths->path_count; i++)
         free(paths->paths[i].terms);
@@ -131,24 +117,14 @@ void fit_paths_destroy(struct fit_paths *paths)
 
 /* ---- collecting a path ---- */
 
-static struct term *term_of(struct collector *c, int kind)
-{
-    while (kind >= c->term_count && !c->no_memory) {
-        c->no_memory = !grow((void **)&c->terms, (size_t)c->term_count, sizeof *c->terms);
-        if (!c->no_memory)
-            c->terms[c->term_count++] = (struct term){.count = 0.0};
-    }
-    return kind >= 0 && !c->no_memory ? &c->terms[kind] : NULL;
-}
-
 static void add_term(struct collector *c, int kind, double count, double overlapped)
 {
-    struct term *term = term_of(c, kind);
-    c->no_memory = term == NULL;
-    if (term != NULL) {
-        term->count += count;
-        term->overlapped += overlapped;
+    while (kind >= c->term_count) {
+        c->terms = grown(c->terms, (size_t)c->term_count, sizeof *c->terms);
+        c->terms[c->term_count++] = (struct term){.count = 0.0};
     }
+    c->terms[kind].count += count;
+    c->terms[kind].overlapped += overlapped;
 }
 
 static const struct tape_item *items_of(const struct collector *c, const struct predicted_span *span)
@@ -176,7 +152,6 @@ static int longest_message(struct collector *c, const struct predicted_span *spa
             *seconds = s;
         }
     }
-    c->no_memory = c->no_memory || longest < 0;
     return longest;
 }
 
@@ -203,12 +178,9 @@ static void meet(struct collector *c, int ops, int message, double from)
 {
     const struct predicted_span *a = &c->step->spans[ops], *b = &c->step->spans[message];
     const double to = a->end_s < b->end_s ? a->end_s : b->end_s;
-    if (to <= from || c->no_memory)
+    if (to <= from)
         return;
-    if (!grow((void **)&c->overlaps, c->overlap_count, sizeof *c->overlaps)) {
-        c->no_memory = true;
-        return;
-    }
+    c->overlaps = grown(c->overlaps, c->overlap_count, sizeof *c->overlaps);
     c->overlaps[c->overlap_count++] = (struct overlap){ops, message, to - from};
     c->next_to[ops] += to - from;
 }
@@ -236,20 +208,17 @@ static void find_overlaps(struct collector *c, int *current, const int *first_la
 static void list_overlaps(struct collector *c)
 {
     const struct step_plan *plan = c->paths->plan;
-    int lanes = 0, *first_lane = calloc((size_t)plan->count, sizeof *first_lane);
-    for (int r = 0; first_lane != NULL && r < plan->count; r++) {
+    int lanes = 0;
+    AUTO_FREE int *first_lane = memory_zeroed((size_t)plan->count, sizeof *first_lane, "a critical path");
+    for (int r = 0; r < plan->count; r++) {
         first_lane[r] = lanes;
         lanes += plan->tapes[r]->lane_count;
     }
-    int *current = calloc((size_t)lanes + 1, sizeof *current);
-    c->next_to = calloc((size_t)c->step->span_count + 1, sizeof *c->next_to);
-    c->no_memory = first_lane == NULL || current == NULL || c->next_to == NULL;
-    for (int i = 0; !c->no_memory && i < lanes; i++)
+    AUTO_FREE int *current = memory_zeroed((size_t)lanes + 1, sizeof *current, "a critical path");
+    c->next_to = memory_zeroed((size_t)c->step->span_count + 1, sizeof *c->next_to, "a critical path");
+    for (int i = 0; i < lanes; i++)
         current[i] = -1;
-    if (!c->no_memory)
-        find_overlaps(c, current, first_lane);
-    free(first_lane);
-    free(current);
+    find_overlaps(c, current, first_lane);
 }
 
 /* The part of the span's time by which messages slowed down its ops. */
@@ -299,33 +268,21 @@ static void add_overlap(struct collector *c, const struct overlap *overlap)
                  slows ? share * slower * (1.0 + slowdown) / slowdown / message_s : 0.0);
 }
 
-static bool add_room(struct fit_paths *paths)
-{
-    struct path *larger = realloc(paths->paths, ((size_t)paths->path_count + 1) * sizeof *larger);
-    if (larger != NULL)
-        paths->paths = larger;
-    return larger != NULL;
-}
-
-static enum status collect(struct collector *c)
+static void collect(struct collector *c)
 {
     struct fit_paths *paths = c->paths;
     list_overlaps(c);
-    for (int i = c->step->last_span; i >= 0 && !c->no_memory; i = c->step->spans[i].cause)
+    for (int i = c->step->last_span; i >= 0; i = c->step->spans[i].cause)
         add_span(c, i);
-    for (size_t i = 0; i < c->overlap_count && !c->no_memory; i++)
+    for (size_t i = 0; i < c->overlap_count; i++)
         add_overlap(c, &c->overlaps[i]);
-    c->no_memory = c->no_memory || !add_room(paths);
+    paths->paths =
+        memory_resized(paths->paths, (size_t)paths->path_count + 1, sizeof *paths->paths, "a critical path");
     free(c->overlaps);
     free(c->next_to);
-    if (c->no_memory) {
-        free(c->terms);
-        return fail(NO_MEMORY, "no memory for a critical path");
-    }
     const double step_s = c->step->step_s;
     paths->paths[paths->path_count++] =
         (struct path){c->terms, c->term_count, step_s / (step_s + c->step->overlap_s)};
-    return OK;
 }
 
 /* ---- the function ---- */
@@ -384,9 +341,9 @@ enum status fit_paths_simulate(struct fit_paths *paths, const struct cluster_pro
     *seconds = step->step_s + profile->model.step_overhead_s;
     set_seconds(paths, &collector.options);
     remove_longer(paths, profile, *seconds);
-    enum status status = collect(&collector);
+    collect(&collector);
     prediction_destroy(step);
-    return status;
+    return OK;
 }
 
 double fit_paths_seconds(const struct fit_paths *paths, const struct cluster_profile *profile)

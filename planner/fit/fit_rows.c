@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/fit/fit_rows.h"
+#include "base/memory.h"
 #include "planner/schedule/choose_schedule.h"
 
 #include <math.h>
@@ -17,9 +18,11 @@ static enum status plan(const struct table_options *options, const struct publis
     TRY(planned_run_create(out->recipe, &out->run));
     enum status status = step_plan_make(&out->run, profile, &out->plan);
     out->made = status == OK;
-    if (status != OK)
+    if (status == OK)
+        out->paths = fit_paths_create(&out->plan);
+    else
         run_destroy(&out->run);
-    return status == OK ? fit_paths_create(&out->plan, &out->paths) : status;
+    return status;
 }
 
 static void planned_free(struct planned *planned)
@@ -110,10 +113,8 @@ static enum status plan_tables(struct fit_rows *rows, const struct fit_table *ta
                                const struct fit_options *options)
 {
     const size_t all = count_rows(tables, table_count);
-    rows->list = calloc(all + 1, sizeof *rows->list);
-    rows->clusters = calloc(table_count + 1, sizeof *rows->clusters);
-    if (rows->list == NULL || rows->clusters == NULL)
-        return fail(NO_MEMORY, "no memory for %zu rows", all);
+    rows->list = memory_zeroed(all + 1, sizeof *rows->list, "the rows of a fit");
+    rows->clusters = memory_zeroed(table_count + 1, sizeof *rows->clusters, "the rows of a fit");
     for (size_t t = 0; t < table_count; t++) {
         int cluster;
         TRY(find_cluster(rows, profile_of(&tables[t], options), &cluster));
@@ -128,9 +129,7 @@ static enum status plan_tables(struct fit_rows *rows, const struct fit_table *ta
 enum status fit_rows_plan(const struct fit_table *tables, size_t table_count,
                           const struct fit_options *options, struct fit_rows **out)
 {
-    struct fit_rows *rows = calloc(1, sizeof *rows);
-    if (rows == NULL)
-        return fail(NO_MEMORY, "no memory for a fit");
+    struct fit_rows *rows = memory_zeroed(1, sizeof *rows, "a fit");
     enum status status = plan_tables(rows, tables, table_count, options);
     if (status == OK)
         *out = rows;

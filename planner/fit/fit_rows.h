@@ -18,8 +18,8 @@
  * The ops and messages of a path are few kinds, so its length takes microseconds. */
 
 struct fit_paths;
-/* The plan must outlive the paths. NO_MEMORY. */
-MUST_USE enum status fit_paths_create(const struct step_plan *plan, struct fit_paths **out);
+/* The plan must outlive the paths. */
+struct fit_paths *fit_paths_create(const struct step_plan *plan);
 void fit_paths_destroy(struct fit_paths *paths); // takes NULL
 
 /* Simulates the step, and adds its critical path. *seconds: the time of the step. */

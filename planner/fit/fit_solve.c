@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/fit/fit.h"
 
+#include "base/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,21 +146,18 @@ static void set_uncertainty(struct fit_solver *solver, const double *x, double *
 
 /* ---- the fit ---- */
 
-static enum status minimize(struct fit_solver *solver, double *x, double *jacobian, double *residual)
+static void minimize(struct fit_solver *solver, double *x, double *jacobian, double *residual)
 {
     enum { BY_DIAGONAL = 2 };
     const int n = solver->parameter_count, m = (int)solver->rows + n;
     double diagonal[FIT_MAX_PARAMETERS], gradient[FIT_MAX_PARAMETERS], work[3][FIT_MAX_PARAMETERS];
     int pivots[FIT_MAX_PARAMETERS], calls = 0, jacobians = 0;
-    double *last = calloc((size_t)m + 1, sizeof *last);
-    if (last == NULL)
-        return fail(NO_MEMORY, "no memory for a fit of %zu rows", solver->rows);
+    double *last = memory_zeroed((size_t)m + 1, sizeof *last, "a fit");
     for (int i = 0; i < n; i++)
         diagonal[i] = 1.0;
     (void)lmder(evaluate, solver, m, n, x, residual, jacobian, m, 1e-7, 1e-6, 0.0, MAX_ITERATIONS, diagonal,
                 BY_DIAGONAL, 1.0, 0, &calls, &jacobians, pivots, gradient, work[0], work[1], work[2], last);
     free(last);
-    return OK;
 }
 
 static void take_result(struct fit_solver *solver, double *x)
@@ -177,28 +176,21 @@ enum status fit_solve(struct fit_solver *solver)
 {
     const size_t n = (size_t)solver->parameter_count, m = solver->rows + n;
     double x[FIT_MAX_PARAMETERS] = {0};
-    double *jacobian = calloc(m * n + 1, sizeof *jacobian), *residual = calloc(m + 1, sizeof *residual);
-    enum status status = OK;
+    AUTO_FREE double *jacobian = memory_zeroed(m * n + 1, sizeof *jacobian, "a fit");
+    AUTO_FREE double *residual = memory_zeroed(m + 1, sizeof *residual, "a fit");
     CHECK(n > 0 && n <= FIT_MAX_PARAMETERS);
     for (size_t i = 0; i < n && solver->begins_at_values; i++)
         x[i] = x_at(&solver->parameters[i]);
     free(solver->error);
-    solver->base = calloc(m + 1, sizeof *solver->base);
-    solver->error = calloc(solver->rows + 1, sizeof *solver->error);
-    if (jacobian == NULL || residual == NULL || solver->base == NULL || solver->error == NULL)
-        status = fail(NO_MEMORY, "no memory for a fit of %zu rows", solver->rows);
-    if (status == OK)
-        status = minimize(solver, x, jacobian, residual);
-    if (status == OK) {
-        take_result(solver, x);
-        set_uncertainty(solver, x, jacobian);
-        residuals(solver, x, residual);
-    }
-    free(jacobian);
-    free(residual);
+    solver->base = memory_zeroed(m + 1, sizeof *solver->base, "a fit");
+    solver->error = memory_zeroed(solver->rows + 1, sizeof *solver->error, "a fit");
+    minimize(solver, x, jacobian, residual);
+    take_result(solver, x);
+    set_uncertainty(solver, x, jacobian);
+    residuals(solver, x, residual);
     free(solver->base);
     solver->base = NULL;
-    return status;
+    return OK;
 }
 
 bool fit_is_available(void)

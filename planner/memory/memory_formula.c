@@ -35,37 +35,34 @@ static bool is_in_papers(enum part part)
            part == PART_ACTIVATIONS || part == PART_HOST;
 }
 
-static enum status add_term(struct estimate *s, struct memory_term term)
+static void add_term(struct estimate *s, struct memory_term term)
 {
     struct memory_table *t = s->table;
     int64_t bytes = term.bytes * term.count * term.slots;
     if (bytes == 0 || (s->shape.assume.large_only && !is_in_papers(term.part)))
-        return OK;
+        return;
     if (t->count == t->capacity) {
         int capacity = 2 * t->capacity + 64;
-        struct memory_term *list = realloc(t->list, (size_t)capacity * sizeof *list);
-        if (list == NULL)
-            return fail(NO_MEMORY, "no memory for %d terms", capacity);
-        t->list = list;
+        t->list =
+            memory_resized(t->list, (size_t)capacity, sizeof *t->list, "the terms of the memory formula");
         t->capacity = capacity;
     }
     t->list[t->count++] = term;
     t->part_bytes[term.part] += bytes;
     t->bytes += part_is_on_host(term.part) ? 0 : bytes;
-    return OK;
 }
 
-static enum status add_bytes(struct estimate *s, enum part part, const char *what, int64_t bytes)
+static void add_bytes(struct estimate *s, enum part part, const char *what, int64_t bytes)
 {
     struct memory_term term = {
         .part = part, .stage = -1, .what = what, .bytes = bytes, .count = 1, .slots = 1};
-    return add_term(s, term);
+    add_term(s, term);
 }
 
 /* Adds a separate buffer: whole cache lines, at least one. */
-static enum status add_buffer(struct estimate *s, enum part part, const char *what, int64_t bytes)
+static void add_buffer(struct estimate *s, enum part part, const char *what, int64_t bytes)
 {
-    return add_bytes(s, part, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64);
+    add_bytes(s, part, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64);
 }
 
 static void raise_to(int64_t *most, int64_t bytes)
@@ -91,8 +88,8 @@ static int layers_keeping(const struct estimate *s, const struct chunk *c, unsig
 }
 
 /* Adds `count` tensors to each of the chunk's slots of a lifetime. */
-static enum status add_slots(struct estimate *s, const struct chunk *c, enum lifetime lifetime,
-                             const char *what, int64_t bytes, int64_t count)
+static void add_slots(struct estimate *s, const struct chunk *c, enum lifetime lifetime, const char *what,
+                      int64_t bytes, int64_t count)
 {
     struct memory_term term = {.part = s->part,
                                .stage = c->stage,
@@ -105,22 +102,25 @@ static enum status add_slots(struct estimate *s, const struct chunk *c, enum lif
         use->slots = term.slots;
         use->bytes += bytes * count;
     }
-    return add_term(s, term);
+    add_term(s, term);
 }
 
 /* Adds an item of one block: kept from F on, or between I and W. */
-static enum status add_item(struct estimate *s, const struct chunk *c, const struct memory_item *item)
+static void add_item(struct estimate *s, const struct chunk *c, const struct memory_item *item)
 {
     bool lasts = item->lifetime == KEEP_UNTIL_BACKWARD_INPUT || item->lifetime == KEEP_UNTIL_BACKWARD_WEIGHT;
     if (!lasts && item->lifetime != KEEP_INPUT_TO_WEIGHT)
-        return OK;
-    if (!lasts)
-        return s->split ? add_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers) : OK;
+        return;
+    if (!lasts) {
+        if (s->split)
+            add_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers);
+        return;
+    }
     int keeping = layers_keeping(s, c, item->module);
-    TRY(add_slots(s, c, item->lifetime, item->what, item->bytes, keeping));
+    add_slots(s, c, item->lifetime, item->what, item->bytes, keeping);
     if (!s->split || item->lifetime != KEEP_UNTIL_BACKWARD_WEIGHT)
-        return OK;
-    return add_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
+        return;
+    add_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
 }
 
 /* Recompute buffer of consecutive layers: F recomputes one layer after the other, I needs all at once. */
@@ -139,7 +139,7 @@ static int64_t run_bytes(const struct estimate *s, const struct memory_items *it
     return inputs + (passing > run.count * lying ? passing : run.count * lying);
 }
 
-static enum status add_blocks(struct estimate *s, const struct chunk *c)
+static void add_blocks(struct estimate *s, const struct chunk *c)
 {
     struct memory_items items = memory_of_block(&s->shape);
     int64_t inputs = 0;
@@ -149,49 +149,48 @@ static enum status add_blocks(struct estimate *s, const struct chunk *c)
         inputs += i > 0;
         i += run.count;
     }
-    TRY(add_slots(s, c, KEEP_INPUT, "input of the stage", items.list[0].bytes, c->layers > 0));
-    TRY(add_slots(s, c, KEEP_UNTIL_BACKWARD_INPUT, "inputs of layers", items.list[0].bytes, inputs));
+    add_slots(s, c, KEEP_INPUT, "input of the stage", items.list[0].bytes, c->layers > 0);
+    add_slots(s, c, KEEP_UNTIL_BACKWARD_INPUT, "inputs of layers", items.list[0].bytes, inputs);
     for (int k = 1; k < items.count; k++)
-        TRY(add_item(s, c, &items.list[k]));
+        add_item(s, c, &items.list[k]);
     if (c->layers > 0)
         raise_to(&s->scratch, memory_block_scratch(&s->shape));
-    return OK;
 }
 
 /* Adds the embedding or the head, which are never recomputed. */
-static enum status add_end(struct estimate *s, const struct chunk *c, const struct memory_items *items)
+static void add_end(struct estimate *s, const struct chunk *c, const struct memory_items *items)
 {
     for (int k = 0; k < items->count; k++) {
         const struct memory_item *item = &items->list[k];
         bool input = k == 0 && c->layers == 0 && item->lifetime == KEEP_UNTIL_BACKWARD_INPUT;
         if (item->lifetime == SCRATCH || (item->lifetime == KEEP_INPUT_TO_WEIGHT && !s->split))
             continue;
-        TRY(add_slots(s, c, input ? KEEP_INPUT : item->lifetime, item->what, item->bytes, 1));
+        add_slots(s, c, input ? KEEP_INPUT : item->lifetime, item->what, item->bytes, 1);
     }
     raise_to(&s->scratch, memory_of_lifetime(items, SCRATCH));
-    return OK;
 }
 
-static enum status add_chunk(struct estimate *s, const struct chunk *c)
+static void add_chunk(struct estimate *s, const struct chunk *c)
 {
     struct memory_items block = memory_of_block(&s->shape), embedding = memory_of_embedding(&s->shape),
                         head = memory_of_head(&s->shape);
     int64_t between = 0; // I and W of one layer, if W follows immediately
-    TRY(add_blocks(s, c));
+    add_blocks(s, c);
     if (c->layers > 0)
         raise_to(&between, memory_of_lifetime(&block, KEEP_INPUT_TO_WEIGHT));
     if (c->has_embedding) {
-        TRY(add_end(s, c, &embedding));
+        add_end(s, c, &embedding);
         raise_to(&between, memory_of_lifetime(&embedding, KEEP_INPUT_TO_WEIGHT));
     }
     if (c->has_head) {
-        TRY(add_end(s, c, &head));
+        add_end(s, c, &head);
         raise_to(&between, memory_of_lifetime(&head, KEEP_INPUT_TO_WEIGHT));
     } else if (!s->shares_activations) {
-        TRY(add_slots(s, c, c->layers == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT, "output of the stage",
-                      (memory_stream_bytes(&s->shape) + 63) / 64 * 64, 1));
+        add_slots(s, c, c->layers == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT, "output of the stage",
+                  (memory_stream_bytes(&s->shape) + 63) / 64 * 64, 1);
     }
-    return s->split ? OK : add_slots(s, c, KEEP_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
+    if (!s->split)
+        add_slots(s, c, KEEP_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
 }
 
 /* With offload, each activation briefly has two slots on the device, and one on the host all the time. */
@@ -201,7 +200,7 @@ static int64_t slots_of(const struct estimate *s, enum lifetime lifetime, int ch
     return offloaded ? s->offloaded->peak[lifetime][chunk] : s->slots->peak[lifetime][chunk];
 }
 
-static enum status add_chunks(struct estimate *s)
+static void add_chunks(struct estimate *s)
 {
     const struct run *run = s->run;
     const struct schedule *schedule = run->schedule;
@@ -219,28 +218,27 @@ static enum status add_chunks(struct estimate *s)
         };
         if (s->part == PART_ACTIVATIONS)
             c.slots[KEEP_INPUT_TO_WEIGHT] = s->slots->peak[KEEP_INPUT_TO_WEIGHT][index];
-        TRY(add_chunk(s, &c));
+        add_chunk(s, &c);
     }
-    return OK;
 }
 
-static enum status add_activations(struct estimate *s)
+static void add_activations(struct estimate *s)
 {
     s->part = PART_HOST;
     if (s->offloaded != NULL && s->offloaded->any)
-        TRY(add_chunks(s));
+        add_chunks(s);
     s->part = PART_ACTIVATIONS;
-    TRY(add_chunks(s));
+    add_chunks(s);
     struct gradient_plan gradients = {.count = 0};
     gradient_plan_create(s->run->schedule, s->coord.pp, &gradients);
     struct slot_use use = {gradients.count, memory_stream_bytes(&s->shape)};
     gradient_plan_destroy(&gradients);
     s->table->slots[STAGE_GRADIENT] = use;
-    TRY(add_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes));
+    add_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes);
     if (!s->shares_activations)
-        return OK;
+        return;
     const int64_t unused = memory_shared_saving(s->run->schedule, s->coord.pp, s->table->slots);
-    return add_bytes(s, PART_ACTIVATIONS, "shared by chunks at different times", -unused);
+    add_bytes(s, PART_ACTIVATIONS, "shared by chunks at different times", -unused);
 }
 
 /* ---- weights and model states ---- */
@@ -254,84 +252,87 @@ static bool slices_are_masters(const struct estimate *s)
 }
 
 /* Adds the stored weights under the given names; masters NULL: without separate master weights. */
-static enum status add_weights(struct estimate *s, const char *weights, const char *masters,
-                               const struct memory_states *states)
+static void add_weights(struct estimate *s, const char *weights, const char *masters,
+                        const struct memory_states *states)
 {
     const struct memory_assume *assume = &s->shape.assume;
-    if (slices_are_masters(s))
-        return add_buffer(s, PART_MASTERS, masters, states->values * assume->master);
-    TRY(add_buffer(s, PART_WEIGHTS, weights, states->values * assume->weight));
-    return assume->master > 0 && masters != NULL
-               ? add_buffer(s, PART_MASTERS, masters, states->moments * assume->master)
-               : OK;
+    if (slices_are_masters(s)) {
+        add_buffer(s, PART_MASTERS, masters, states->values * assume->master);
+        return;
+    }
+    add_buffer(s, PART_WEIGHTS, weights, states->values * assume->weight);
+    if (assume->master > 0 && masters != NULL)
+        add_buffer(s, PART_MASTERS, masters, states->moments * assume->master);
 }
 
-static enum status add_moments(struct estimate *s, const struct memory_states *states)
+static void add_moments(struct estimate *s, const struct memory_states *states)
 {
     bool offload = s->run->recipe->memory.offload_optimizer;
     int64_t moment = states->moments * s->shape.assume.moment;
-    TRY(add_buffer(s, offload ? PART_HOST : PART_MOMENTS, "first moments", moment));
-    TRY(add_buffer(s, offload ? PART_HOST : PART_MOMENTS, "second moments", moment));
-    return offload ? add_buffer(s, PART_MOMENTS, "moment window", 4 * (int64_t)sizeof(float) << 16) : OK;
+    add_buffer(s, offload ? PART_HOST : PART_MOMENTS, "first moments", moment);
+    add_buffer(s, offload ? PART_HOST : PART_MOMENTS, "second moments", moment);
+    if (offload)
+        add_buffer(s, PART_MOMENTS, "moment window", 4 * (int64_t)sizeof(float) << 16);
 }
 
 /* Adds the report, the scalars and the rank statistics of a step. */
-static enum status add_step(struct estimate *s, const struct memory_states *states)
+static void add_step(struct estimate *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp;
     int64_t statistics = s->run->mesh.world * (int64_t)sizeof(struct step_stats);
-    TRY(add_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 4) * word));
-    TRY(add_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
+    add_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 4) * word);
+    add_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper));
     if (s->run->recipe->precision.params_dtype == F16)
-        TRY(add_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
-    TRY(add_buffer(s, PART_DATA, "step statistics", statistics));
+        add_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float));
+    add_buffer(s, PART_DATA, "step statistics", statistics);
     if (s->run->recipe->precision.scaling == SCALE_DELAYED)
-        TRY(add_buffer(s, PART_DATA, "amax of delayed scaling",
-                       2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
-    return add_buffer(s, PART_WORKSPACE, "squares of blocks", states->blocks * word);
+        add_buffer(s, PART_DATA, "amax of delayed scaling",
+                   2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float));
+    add_buffer(s, PART_WORKSPACE, "squares of blocks", states->blocks * word);
 }
 
 /* Adds the reports in transit, and the backup of a rank that may have to roll back. */
-static enum status add_validation(struct estimate *s, const struct memory_states *states)
+static void add_validation(struct estimate *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp, p = s->run->mesh.degrees.pp;
     int64_t moment = states->moments * s->shape.assume.moment;
     int64_t notes = s->run->mesh.world * (int64_t)sizeof(struct step_stats);
     int64_t travelling = (2 * samples + squares + p) * word + notes;
-    TRY(add_buffer(s, PART_DATA, "validation: own report", samples * word + travelling));
-    TRY(add_buffer(s, PART_DATA, "validation: report so far", travelling));
+    add_buffer(s, PART_DATA, "validation: own report", samples * word + travelling);
+    add_buffer(s, PART_DATA, "validation: report so far", travelling);
     if (s->coord.pp == p - 1)
-        return OK;
-    TRY(add_buffer(s, PART_DATA, "validation: whole report", travelling));
+        return;
+    add_buffer(s, PART_DATA, "validation: whole report", travelling);
     if (assumptions_of(s->run->recipe)->rollback == ASSUME_ROLLBACK_INVERSE)
-        return OK;
-    TRY(add_buffer(s, PART_MOMENTS, "copy of first moments", moment));
-    TRY(add_buffer(s, PART_MOMENTS, "copy of second moments", moment));
+        return;
+    add_buffer(s, PART_MOMENTS, "copy of first moments", moment);
+    add_buffer(s, PART_MOMENTS, "copy of second moments", moment);
     const bool has_masters = slices_are_masters(s) || states->moments > 0; // not a rank without parameters
-    return add_weights(s, "copy of weights", has_masters ? "copy of master weights" : NULL, states);
+    add_weights(s, "copy of weights", has_masters ? "copy of master weights" : NULL, states);
 }
 
-static enum status add_states(struct estimate *s, const struct memory_states *states)
+static void add_states(struct estimate *s, const struct memory_states *states)
 {
     const struct memory_assume *assume = &s->shape.assume;
-    TRY(add_weights(s, "weights", "masters", states));
-    TRY(add_buffer(s, PART_GRADIENTS, "gradients", states->gradients * assume->gradient));
-    TRY(add_moments(s, states));
+    add_weights(s, "weights", "masters", states);
+    add_buffer(s, PART_GRADIENTS, "gradients", states->gradients * assume->gradient);
+    add_moments(s, states);
     if (s->run->recipe->data_parallel.zero_stage >= 3)
-        TRY(add_buffer(s, PART_BUCKETS, "gathered weights", states->gathered * assume->weight));
+        add_buffer(s, PART_BUCKETS, "gathered weights", states->gathered * assume->weight);
     if (s->run->recipe->data_parallel.zero_stage >= 2) // also of a rank without parameters
-        TRY(add_buffer(s, PART_BUCKETS, "gradients of a layer, before the reduce-scatter",
-                       states->opened * assume->gradient));
+        add_buffer(s, PART_BUCKETS, "gradients of a layer, before the reduce-scatter",
+                   states->opened * assume->gradient);
     if (states->packed > 0)
-        TRY(add_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
-                       states->packed * assume->gradient));
-    TRY(add_step(s, states));
+        add_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
+                   states->packed * assume->gradient);
+    add_step(s, states);
     const int64_t snapshot = memory_snapshot_bytes(s->run, &s->params, s->rank, states);
     if (snapshot > 0)
-        TRY(add_buffer(s, PART_SNAPSHOT, "copy for checkpoint.async_save", snapshot));
-    return s->run->recipe->pipeline.optimizer_post_validation ? add_validation(s, states) : OK;
+        add_buffer(s, PART_SNAPSHOT, "copy for checkpoint.async_save", snapshot);
+    if (s->run->recipe->pipeline.optimizer_post_validation)
+        add_validation(s, states);
 }
 
 /* ---- temporary memory and data ---- */
@@ -477,24 +478,25 @@ static int64_t of_kernels(const struct estimate *s)
 
 /* Adds the buffers of a microbatch: sample, i64; token, label, position, document, loss slot and mask, four
  * bytes each. */
-static enum status add_data(struct estimate *s)
+static void add_data(struct estimate *s)
 {
     int64_t bytes = s->shape.batch * s->shape.sequence * (8 + 6 * 4);
-    return add_buffer(s, PART_DATA, "microbatches of a step", (bytes + 63) / 64 * 64 * s->run->schedule->m);
+    add_buffer(s, PART_DATA, "microbatches of a step", (bytes + 63) / 64 * 64 * s->run->schedule->m);
 }
 
 static enum status add_all(struct estimate *s)
 {
     struct memory_states states;
     TRY(memory_states_of(s->run, &s->params, s->coord, &states));
-    TRY(add_states(s, &states));
-    TRY(add_activations(s));
-    TRY(add_bytes(s, PART_WORKSPACE, "recomputed activations", s->recomputed));
-    TRY(add_bytes(s, PART_WORKSPACE, "scratch memory of the layers", s->scratch));
+    add_states(s, &states);
+    add_activations(s);
+    add_bytes(s, PART_WORKSPACE, "recomputed activations", s->recomputed);
+    add_bytes(s, PART_WORKSPACE, "scratch memory of the layers", s->scratch);
     int64_t kernels = of_kernels(s);
     if (kernels > 0)
-        TRY(add_buffer(s, PART_WORKSPACE, "scratch memory of the kernels", kernels));
-    return add_data(s);
+        add_buffer(s, PART_WORKSPACE, "scratch memory of the kernels", kernels);
+    add_data(s);
+    return OK;
 }
 
 /* The parameters are those of the run, for all ranks. */

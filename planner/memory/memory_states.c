@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/memory/memory_states.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 /* The rows of a rank in flat order. */
@@ -197,15 +199,10 @@ enum status memory_states_of(const struct run *run, const struct params *params,
     int zero = options->zero_stage, ranks = zero > 0 ? run->recipe->parallel.data_parallel_size : 1;
     double bytes = zero >= 2 ? 0x1p62 : options->bucket_size_mb * 1048576.0;
     *out = (struct memory_states){0};
-    f.ranges = calloc((size_t)params->count, sizeof *f.ranges);
-    f.rows = calloc((size_t)params->count, sizeof *f.rows);
-    enum status status = f.ranges != NULL && f.rows != NULL
-                             ? OK
-                             : fail(NO_MEMORY, "no memory for %d parameters", params->count);
-    if (status == OK) {
-        add_layers(&f);
-        status = bucket_plan_create(f.ranges, f.count, (int64_t)bytes, ranks, &plan);
-    }
+    f.ranges = memory_zeroed((size_t)params->count, sizeof *f.ranges, "the parameters");
+    f.rows = memory_zeroed((size_t)params->count, sizeof *f.rows, "the parameters");
+    add_layers(&f);
+    enum status status = bucket_plan_create(f.ranges, f.count, (int64_t)bytes, ranks, &plan);
     if (status == OK) {
         int64_t slices;
         add_slices(&f, &plan, &slices);

@@ -2,6 +2,7 @@
 #include "planner/plan/memory_plan.h"
 
 #include "base/machine.h"
+#include "base/memory.h"
 #include "kernels/device_plan.h"
 #include "parallel/observe_world.h"
 #include "planner/memory/memory_layer.h"
@@ -81,7 +82,7 @@ enum status memory_plan_make(const struct run *run, int rank, struct slot_use *s
 /* Runs the step with a step recorder, and keeps its counts. */
 static enum status run_recorded(const struct run *run, int rank, struct dry_run_of_rank *s)
 {
-    TRY(step_recorder_create(s->recorder, &s->step));
+    s->step = step_recorder_create(s->recorder);
     enum status status = run_on_dry(run, rank, s);
     s->out->actions = step_recorder_counts(s->step);
     step_recorder_destroy(s->step);
@@ -114,7 +115,7 @@ static enum status record(const struct run *run, int rank, bool repeats, struct 
                           struct tape **tape)
 {
     *s->out = (struct memory_plan){.pool_bytes = 0};
-    TRY(tape_recorder_create(rank, &s->recorder));
+    s->recorder = tape_recorder_create(rank);
     enum status status = repeats ? run_recorded(run, rank, s) : run_on_dry(run, rank, s);
     struct tape *recorded = NULL;
     enum status finished = tape_recorder_finish(s->recorder, &recorded);
@@ -155,8 +156,8 @@ enum status memory_plan_needs(const struct run *run, int rank, struct memory_nee
     *out = NULL;
     if (!device_traits(run_device_options(run, 1).name)->has_memory_pool)
         return OK;
-    struct memory_need *needs = calloc((size_t)world, sizeof *needs);
-    enum status status = needs != NULL ? OK : fail(NO_MEMORY, "no memory for %d ranks", world);
+    struct memory_need *needs = memory_zeroed((size_t)world, sizeof *needs, "the memory of ranks");
+    enum status status = OK;
     for (int i = 0; i < world && status == OK; i++)
         if (rank < 0 || i == rank)
             status = need_of(run, i, &needs[i]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/plan/report.h"
 
+#include "base/memory.h"
 #include "planner/memory/memory_formula.h"
 #include "planner/memory/memory_states.h"
 #include "planner/plan/memory_plan.h"
@@ -279,16 +280,14 @@ static enum status evaluate_ranks(const struct run *run, struct memory_table *ta
 enum status report_formula(const struct run *run, FILE *to)
 {
     int count = run->mesh.degrees.pp;
-    struct memory_table *tables = calloc((size_t)count, sizeof *tables);
-    struct rank_memory *ranks = calloc((size_t)count, sizeof *ranks);
-    enum status status = tables != NULL && ranks != NULL ? evaluate_ranks(run, tables, ranks)
-                                                         : fail(NO_MEMORY, "no memory for %d ranks", count);
+    AUTO_FREE struct memory_table *tables =
+        memory_zeroed((size_t)count, sizeof *tables, "the memory of ranks");
+    AUTO_FREE struct rank_memory *ranks = memory_zeroed((size_t)count, sizeof *ranks, "the memory of ranks");
+    const enum status status = evaluate_ranks(run, tables, ranks);
     if (status == OK)
         report_most(ranks, count, to);
-    for (int pp = 0; tables != NULL && pp < count; pp++)
+    for (int pp = 0; pp < count; pp++)
         memory_table_free(&tables[pp]);
-    free(tables);
-    free(ranks);
     fflush(to);
     return status;
 }
@@ -347,15 +346,11 @@ static enum status plan_ranks(const struct run *run, struct rank_memory *ranks, 
 enum status report_dry_run(const struct run *run, FILE *to)
 {
     const int count = run->mesh.degrees.pp;
-    struct rank_memory *ranks = calloc((size_t)count, sizeof *ranks);
-    struct slot_use *slots =
-        calloc((size_t)count * (size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *slots);
-    enum status status = ranks != NULL && slots != NULL ? plan_ranks(run, ranks, slots)
-                                                        : fail(NO_MEMORY, "no memory for %d ranks", count);
-    if (status == OK)
-        report_most(ranks, count, to);
+    AUTO_FREE struct rank_memory *ranks = memory_zeroed((size_t)count, sizeof *ranks, "the memory of ranks");
+    AUTO_FREE struct slot_use *slots = memory_zeroed(
+        (size_t)count * (size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *slots, "the slots of ranks");
+    TRY(plan_ranks(run, ranks, slots));
+    report_most(ranks, count, to);
     fflush(to);
-    free(ranks);
-    free(slots);
-    return status;
+    return OK;
 }

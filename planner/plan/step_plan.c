@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/plan/step_plan.h"
 
+#include "base/memory.h"
 #include "layers/model.h"
 #include "planner/memory/memory_formula.h"
 #include "planner/profile/gpu_type.h"
@@ -50,7 +51,7 @@ static enum status plan_rank(struct step_plan *plan, int pp)
                                 .slots = plan->slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
     TRY(memory_plan_record(run, out->rank, out->slots, &memory, &plan->tapes[pp]));
     if (step_plan_overlaps_gathers(run->recipe))
-        TRY(tape_overlap_gathers(plan->tapes[pp]));
+        tape_overlap_gathers(plan->tapes[pp]);
     plan->items += tape_items(plan->tapes[pp]);
     if (plan->items > TAPE_MAX_ITEMS)
         return memory_plan_too_long(run->recipe);
@@ -65,15 +66,12 @@ static enum status plan_rank(struct step_plan *plan, int pp)
     return OK;
 }
 
-static enum status allocate(struct step_plan *plan)
+static void allocate(struct step_plan *plan)
 {
     const size_t count = (size_t)plan->count, chunks = (size_t)plan->run->schedule->chunks;
-    plan->ranks = calloc(count, sizeof *plan->ranks);
-    plan->slots = calloc(count * chunks * SLOT_LIFETIMES, sizeof *plan->slots);
-    plan->tapes = calloc(count, sizeof(struct tape *));
-    if (plan->ranks == NULL || plan->slots == NULL || plan->tapes == NULL)
-        return fail(NO_MEMORY, "no memory for the plan of %d ranks", plan->count);
-    return OK;
+    plan->ranks = memory_zeroed(count, sizeof *plan->ranks, "the plan of ranks");
+    plan->slots = memory_zeroed(count * chunks * SLOT_LIFETIMES, sizeof *plan->slots, "the plan of ranks");
+    plan->tapes = memory_zeroed(count, sizeof(struct tape *), "the plan of ranks");
 }
 
 /* ---- time ---- */
@@ -247,7 +245,7 @@ static enum status make(struct step_plan *plan, double limit_s, bool timeline)
     if (plan->profile != NULL)
         TRY(step_plan_check_profile(plan->run, plan->profile));
     TRY(memory_plan_check_length(plan->run->recipe));
-    TRY(allocate(plan));
+    allocate(plan);
     for (int pp = 0; pp < plan->count; pp++)
         TRY(plan_rank(plan, pp));
     plan->fits = true;

@@ -5,6 +5,8 @@
  *     embedding | layers 0-95 | head | outside of layers (loading, optimizer) */
 #include "planner/plan/step_plan.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,25 +44,20 @@ static int number_of(struct ops_by_layer *by, const struct op_record *op)
     return i;
 }
 
-static bool number_ops(struct ops_by_layer *by)
+static void number_ops(struct ops_by_layer *by)
 {
     const struct step_plan *plan = by->plan;
     int most = 0;
     CHECK(plan->count > 0);
     for (int r = 0; r < plan->count; r++)
         most += plan->tapes[r]->op_count;
-    by->ops = calloc((size_t)most + 1, sizeof *by->ops);
-    by->number = calloc((size_t)plan->count, sizeof(int *));
-    if (by->ops == NULL || by->number == NULL)
-        return false;
+    by->ops = memory_zeroed((size_t)most + 1, sizeof *by->ops, "the ops of ranks");
+    by->number = memory_zeroed((size_t)plan->count, sizeof(int *), "the ops of ranks");
     for (int r = 0; r < plan->count; r++) {
-        by->number[r] = calloc((size_t)plan->tapes[r]->op_count + 1, sizeof(int));
-        if (by->number[r] == NULL)
-            return false;
+        by->number[r] = memory_zeroed((size_t)plan->tapes[r]->op_count + 1, sizeof(int), "the ops of ranks");
         for (int i = 0; i < plan->tapes[r]->op_count; i++)
             by->number[r][i] = number_of(by, &plan->tapes[r]->ops[i]);
     }
-    return true;
 }
 
 /* ---- groups of equal layers ---- */
@@ -100,15 +97,13 @@ static void count(struct ops_by_layer *by, int layer, int number)
 
 /* Makes a group of each run of blocks with the same signature; the embedding, the head and the other ops have
  * a group each. */
-static bool group_layers(struct ops_by_layer *by)
+static void group_layers(struct ops_by_layer *by)
 {
     const int blocks = (int)by->plan->run->recipe->model.num_layers;
     by->layers = index_of(blocks) + 1;
-    by->signatures = calloc((size_t)by->layers, sizeof *by->signatures);
-    by->groups = calloc((size_t)by->layers, sizeof *by->groups);
-    by->group_of = calloc((size_t)by->layers, sizeof *by->group_of);
-    if (by->signatures == NULL || by->groups == NULL || by->group_of == NULL)
-        return false;
+    by->signatures = memory_zeroed((size_t)by->layers, sizeof *by->signatures, "the layers of ranks");
+    by->groups = memory_zeroed((size_t)by->layers, sizeof *by->groups, "the layers of ranks");
+    by->group_of = memory_zeroed((size_t)by->layers, sizeof *by->group_of, "the layers of ranks");
     visit_ops(by, sign);
     for (int layer = NO_LAYER; layer <= blocks; layer++) {
         const bool extends = layer > 0 && layer < blocks &&
@@ -118,13 +113,10 @@ static bool group_layers(struct ops_by_layer *by)
         by->groups[by->group_count - 1].last = layer;
         by->group_of[index_of(layer)] = by->group_count - 1;
     }
-    for (int i = 0; i < by->group_count; i++) {
-        by->groups[i].counts = calloc((size_t)by->count + 1, sizeof *by->groups[i].counts);
-        if (by->groups[i].counts == NULL)
-            return false;
-    }
+    for (int i = 0; i < by->group_count; i++)
+        by->groups[i].counts =
+            memory_zeroed((size_t)by->count + 1, sizeof *by->groups[i].counts, "the ops of layers");
     visit_ops(by, count);
-    return true;
 }
 
 /* ---- output ---- */
@@ -214,13 +206,12 @@ static void print_group(const struct ops_by_layer *by, const struct layer_group 
     }
 }
 
-static bool print_all(struct ops_by_layer *by, FILE *to)
+static void print_all(struct ops_by_layer *by, FILE *to)
 {
-    struct op_line *lines = NULL;
     double all_s = 0.0;
-    if (!number_ops(by) || !group_layers(by) ||
-        (lines = calloc((size_t)by->count + 1, sizeof *lines)) == NULL)
-        return false;
+    number_ops(by);
+    group_layers(by);
+    AUTO_FREE struct op_line *lines = memory_zeroed((size_t)by->count + 1, sizeof *lines, "the ops of ranks");
     for (int i = 0; i < by->group_count; i++)
         all_s += group_s(by, &by->groups[i]);
     fprintf(to, "ops of a step by layer, of one rank of each stage:\n%-58s %8s %12s %12s %12s %7s\n", "  op",
@@ -228,15 +219,13 @@ static bool print_all(struct ops_by_layer *by, FILE *to)
     for (int i = 1; i < by->group_count; i++)
         print_group(by, &by->groups[i], all_s, lines, to);
     print_group(by, &by->groups[0], all_s, lines, to); // outside of layers
-    free(lines);
-    return true;
 }
 
-enum status step_plan_print_ops(const struct step_plan *plan, FILE *to)
+void step_plan_print_ops(const struct step_plan *plan, FILE *to)
 {
     CHECK(plan->profile != NULL);
     struct ops_by_layer by = {.plan = plan};
-    const bool good = print_all(&by, to);
+    print_all(&by, to);
     for (int r = 0; by.number != NULL && r < plan->count; r++)
         free(by.number[r]);
     for (int i = 0; i < by.group_count; i++)
@@ -246,5 +235,4 @@ enum status step_plan_print_ops(const struct step_plan *plan, FILE *to)
     free(by.group_of);
     free(by.signatures);
     free(by.ops);
-    return good ? OK : fail(NO_MEMORY, "no memory for the ops of %d ranks", plan->count);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/predict/lanes.h"
 
+#include "base/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -48,27 +50,23 @@ static struct lane *next_lane(struct predictor *p)
 
 /* ---- spans ---- */
 
-static bool make_room(struct predictor *p)
+static void make_room(struct predictor *p)
 {
     struct prediction *out = p->out;
     if (out->span_count < p->span_capacity)
-        return true;
-    const int64_t capacity = p->span_capacity > 0 ? 2 * p->span_capacity : 1024;
-    struct predicted_span *larger =
-        capacity > INT32_MAX ? NULL : realloc(out->spans, (size_t)capacity * sizeof *larger);
-    p->out_of_memory = larger == NULL;
-    if (larger == NULL)
-        return false;
-    out->spans = larger;
-    p->span_capacity = capacity;
-    return true;
+        return;
+    p->span_capacity = p->span_capacity > 0 ? 2 * p->span_capacity : 1024;
+    CHECK(p->span_capacity <= INT32_MAX); // a tape has at most TAPE_MAX_ITEMS
+    out->spans =
+        memory_resized(out->spans, (size_t)p->span_capacity, sizeof *out->spans, "the timeline of ranks");
 }
 
 static void add_span(struct predictor *p, struct lane *lane)
 {
     struct prediction *out = p->out;
-    if (!p->records_spans || p->out_of_memory || !make_room(p))
+    if (!p->records_spans)
         return;
+    make_room(p);
     out->spans[out->span_count] = (struct predicted_span){.begin_s = lane->now_s,
                                                           .rank = lane->rank->index,
                                                           .lane = (int)(lane - lane->rank->lanes),
@@ -251,7 +249,7 @@ static void end(struct predictor *p, struct lane *lane)
     lane->items_busy = 0;
     if (computed)
         change_computes(p, lane->rank, false, lane->now_s);
-    if (!p->records_spans || p->out_of_memory)
+    if (!p->records_spans)
         return;
     p->out->spans[lane->span].end_s = lane->now_s;
     p->out->spans[lane->span].shared_s = lane->shared_s;

@@ -93,17 +93,16 @@ struct rendezvous {
 };
 
 struct rendezvous_table;
-MUST_USE enum status rendezvous_table_create(struct tape *const *tapes, int count,
-                                             struct rendezvous_table **out);
+struct rendezvous_table *rendezvous_table_create(struct tape *const *tapes, int count);
 void rendezvous_table_destroy(struct rendezvous_table *table); // takes NULL
 
 /* Returns the series that a message belongs to, the same on all tapes: the collectives of a group, or the
- * messages from one of its ranks to another. -1: no memory. */
+ * messages from one of its ranks to another. */
 int rendezvous_series(struct rendezvous_table *table, const struct tape *tape,
                       const struct tape_message *message);
 
-/* Makes room for rendezvous 1 to `number` of a series; false: no memory. */
-bool rendezvous_reserve(struct rendezvous_table *table, int series, int64_t number);
+/* Makes room for rendezvous 1 to `number` of a series. */
+void rendezvous_reserve(struct rendezvous_table *table, int series, int64_t number);
 /* Returns rendezvous `number` of a series, valid until more is reserved. NULL: a rank alone, which waits for
  * none: usually a collective of ranks that one tape represents. */
 struct rendezvous *rendezvous_at(const struct rendezvous_table *table, int series, int64_t number);
@@ -215,8 +214,7 @@ struct predictor {
     struct prediction *out;
     bool records_spans;
     int64_t span_capacity;
-    bool out_of_memory; // for spans
-    double limit_s;     // INFINITY: none
+    double limit_s; // INFINITY: none
 };
 
 /* Appends a lane to the queue, unless it is in it. */

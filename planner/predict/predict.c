@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/predict/predict.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "planner/predict/lanes.h"
 
@@ -117,8 +118,8 @@ static unsigned message_uses(const struct cost_options *options, const struct ra
     return contention_uses(kind.call, kind.shape);
 }
 
-static enum status find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank,
-                                 struct kinds *kinds)
+static void find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank,
+                          struct kinds *kinds)
 {
     const struct tape *tape = rank->tape;
     for (int i = 0; i < tape->message_count; i++) {
@@ -135,10 +136,8 @@ static enum status find_messages(struct predictor *p, const struct cost_options 
             out->uses = message_uses(options, rank, message);
             out->peer = before != NULL ? before->peer : peer_index(p, message);
         }
-        if (out->series < 0 || !rendezvous_reserve(p->rendezvous, out->series, message->number))
-            return fail(NO_MEMORY, "no memory for the messages of rank %d", tape->rank);
+        rendezvous_reserve(p->rendezvous, out->series, message->number);
     }
-    return OK;
 }
 
 /* After all messages of all ranks are found. */
@@ -149,7 +148,7 @@ static void find_rendezvous(const struct predictor *p, struct rank *rank)
             rendezvous_at(p->rendezvous, rank->messages[i].series, rank->tape->messages[i].number);
 }
 
-static enum status create_lanes(struct predictor *p, struct rank *rank)
+static void create_lanes(struct predictor *p, struct rank *rank)
 {
     const struct tape *tape = rank->tape;
     for (int i = 0; i < tape->lane_count; i++) {
@@ -162,23 +161,18 @@ static enum status create_lanes(struct predictor *p, struct rank *rank)
                 lane->first = events == 0 ? lane->items->items[k].index : lane->first;
                 events++;
             }
-        lane->recorded = calloc((size_t)events + 1, sizeof *lane->recorded);
-        if (lane->recorded == NULL)
-            return fail(NO_MEMORY, "no memory for the events of rank %d", tape->rank);
+        lane->recorded = memory_zeroed((size_t)events + 1, sizeof *lane->recorded, "the events of a lane");
         lanes_wake(p, lane);
     }
-    return OK;
 }
 
-static enum status create_rank(struct predictor *p, const struct cost_options *options, struct rank *rank)
+static void create_rank(struct predictor *p, const struct cost_options *options, struct rank *rank)
 {
     const struct tape *tape = rank->tape;
-    rank->lanes = calloc((size_t)tape->lane_count + 1, sizeof *rank->lanes);
-    rank->ops = calloc((size_t)tape->op_count + 1, sizeof *rank->ops);
-    rank->messages = calloc((size_t)tape->message_count + 1, sizeof *rank->messages);
-    rank->phases = calloc((size_t)tape->action_count + 1, sizeof *rank->phases);
-    if (rank->lanes == NULL || rank->ops == NULL || rank->messages == NULL || rank->phases == NULL)
-        return fail(NO_MEMORY, "no memory for the prediction of rank %d", tape->rank);
+    rank->lanes = memory_zeroed((size_t)tape->lane_count + 1, sizeof *rank->lanes, "a prediction");
+    rank->ops = memory_zeroed((size_t)tape->op_count + 1, sizeof *rank->ops, "a prediction");
+    rank->messages = memory_zeroed((size_t)tape->message_count + 1, sizeof *rank->messages, "a prediction");
+    rank->phases = memory_zeroed((size_t)tape->action_count + 1, sizeof *rank->phases, "a prediction");
     for (int i = 0; i < tape->op_count; i++) {
         const enum op_kind kind = tape->ops[i].kind;
         const struct op_time time = cost_of_op(options, &tape->ops[i]);
@@ -190,18 +184,16 @@ static enum status create_rank(struct predictor *p, const struct cost_options *o
     }
     for (int i = 0; i < tape->action_count; i++)
         rank->phases[i] = period_phase(&tape->actions[i]);
-    struct kinds kinds = {.list = calloc((size_t)tape->message_count + 1, sizeof *kinds.list)};
-    const enum status status = kinds.list != NULL
-                                   ? find_messages(p, options, rank, &kinds)
-                                   : fail(NO_MEMORY, "no memory for the messages of rank %d", tape->rank);
+    struct kinds kinds = {
+        .list = memory_zeroed((size_t)tape->message_count + 1, sizeof *kinds.list, "a prediction")};
+    find_messages(p, options, rank, &kinds);
     free(kinds.list);
-    TRY(status);
-    return create_lanes(p, rank);
+    create_lanes(p, rank);
 }
 
 static void destroy_rank(struct rank *rank)
 {
-    for (int i = 0; rank->lanes != NULL && i < rank->tape->lane_count; i++)
+    for (int i = 0; i < rank->tape->lane_count; i++)
         free(rank->lanes[i].recorded);
     free(rank->lanes);
     free(rank->ops);
@@ -212,16 +204,14 @@ static void destroy_rank(struct rank *rank)
 
 /* Finds the ranks that share the cores of a CPU. The ranks of a node that have a tape each represent the same
  * number of its ranks. */
-static enum status share_cores(struct predictor *p, const struct cost_options *options)
+static void share_cores(struct predictor *p, const struct cost_options *options)
 {
     const struct profile_device *device = &options->profile->device;
     const int per_node = options->ranks_per_node > 0 ? options->ranks_per_node : 1;
     const bool measured = options->profile->measured[MEASURED_P2P].count > 0;
     if (!device->is_cpu)
-        return OK;
-    p->nodes = calloc((size_t)p->count, sizeof *p->nodes);
-    if (p->nodes == NULL)
-        return fail(NO_MEMORY, "no memory for the nodes of %d ranks", p->count);
+        return;
+    p->nodes = memory_zeroed((size_t)p->count, sizeof *p->nodes, "the nodes of ranks");
     for (int r = 0; r < p->count; r++) {
         const int node = p->ranks[r].tape->rank / per_node;
         int at = 0;
@@ -243,30 +233,25 @@ static enum status share_cores(struct predictor *p, const struct cost_options *o
         p->ranks[r].taken = p->ranks[r].waiting;
         p->ranks[r].cores->busy += p->ranks[r].waiting;
     }
-    return OK;
 }
 
-static enum status create(struct predictor *p, const struct cost_options *options, struct tape *const *tapes)
+static void create(struct predictor *p, const struct cost_options *options, struct tape *const *tapes)
 {
-    TRY(rendezvous_table_create(tapes, p->count, &p->rendezvous));
+    p->rendezvous = rendezvous_table_create(tapes, p->count);
     for (int r = 0; r < p->count; r++) {
         p->ranks[r].out = &p->out->ranks[r];
         p->ranks[r].index = r;
         p->ranks[r].tape = tapes[r];
     }
     for (int r = 0; r < p->count; r++)
-        TRY(create_rank(p, options, &p->ranks[r]));
+        create_rank(p, options, &p->ranks[r]);
     for (int r = 0; r < p->count; r++) {
         find_rendezvous(p, &p->ranks[r]);
-        p->ranks[r].contention.peer_lanes = calloc((size_t)p->lane_count + 1, sizeof(struct lane *));
-        if (p->ranks[r].contention.peer_lanes == NULL)
-            return fail(NO_MEMORY, "no memory for the messages of %d ranks", p->count);
+        p->ranks[r].contention.peer_lanes =
+            memory_zeroed((size_t)p->lane_count + 1, sizeof(struct lane *), "a prediction");
     }
-    TRY(share_cores(p, options));
-    p->heap = calloc((size_t)p->lane_count + 1, sizeof *p->heap);
-    if (p->heap == NULL)
-        return fail(NO_MEMORY, "no memory for the prediction of %d ranks", p->count);
-    return OK;
+    share_cores(p, options);
+    p->heap = memory_zeroed((size_t)p->lane_count + 1, sizeof *p->heap, "a prediction");
 }
 
 /* ---- the simulation ---- */
@@ -339,7 +324,7 @@ static void add_limit(struct predictor *p)
 static enum status run_simulation(struct predictor *p, const struct cost_options *options,
                                   struct tape *const *tapes)
 {
-    TRY(create(p, options, tapes));
+    create(p, options, tapes);
     if (!isinf(p->limit_s))
         add_limit(p);
     lanes_run(p);
@@ -347,8 +332,6 @@ static enum status run_simulation(struct predictor *p, const struct cost_options
         return OK;
     TRY(check_ended(p));
     finish(p);
-    if (p->out_of_memory)
-        return fail(NO_MEMORY, "no memory for the timeline of %d ranks", p->count);
     if (p->records_spans)
         critical_path_find(p);
     period_find(p);
@@ -357,32 +340,27 @@ static enum status run_simulation(struct predictor *p, const struct cost_options
 
 static struct prediction *prediction_create(int count)
 {
-    struct prediction *prediction = calloc(1, sizeof *prediction);
-    if (prediction == NULL)
-        return NULL;
-    *prediction = (struct prediction){
-        .count = count, .ranks = calloc((size_t)count, sizeof *prediction->ranks), .last_span = NO_SPAN};
-    if (prediction->ranks != NULL)
-        return prediction;
-    prediction_destroy(prediction);
-    return NULL;
+    struct prediction *prediction = memory_zeroed(1, sizeof *prediction, "a prediction");
+    *prediction =
+        (struct prediction){.count = count,
+                            .ranks = memory_zeroed((size_t)count, sizeof *prediction->ranks, "a prediction"),
+                            .last_span = NO_SPAN};
+    return prediction;
 }
 
 static enum status predict(const struct cost_options *options, struct tape *const *tapes, int count,
                            double limit_s, bool records_spans, struct prediction **out)
 {
-    struct predictor predictor = {.ranks = calloc((size_t)count, sizeof *predictor.ranks),
+    struct predictor predictor = {.ranks =
+                                      memory_zeroed((size_t)count, sizeof *predictor.ranks, "a prediction"),
                                   .count = count,
                                   .out = prediction_create(count),
                                   .slowdown = 1.0 + options->profile->model.overlap_slowdown,
                                   .limit_s = limit_s,
                                   .records_spans = records_spans};
-    enum status status = predictor.ranks != NULL && predictor.out != NULL
-                             ? run_simulation(&predictor, options, tapes)
-                             : fail(NO_MEMORY, "no memory for a prediction of %d ranks", count);
-    for (int r = 0; predictor.ranks != NULL && r < count; r++)
-        if (predictor.ranks[r].tape != NULL)
-            destroy_rank(&predictor.ranks[r]);
+    const enum status status = run_simulation(&predictor, options, tapes);
+    for (int r = 0; r < count; r++)
+        destroy_rank(&predictor.ranks[r]);
     free(predictor.ranks);
     free(predictor.nodes);
     free(predictor.heap);

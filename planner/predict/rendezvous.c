@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/predict/lanes.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,15 +23,12 @@ struct rendezvous_table {
     int count, capacity;
 };
 
-enum status rendezvous_table_create(struct tape *const *tapes, int count, struct rendezvous_table **out)
+struct rendezvous_table *rendezvous_table_create(struct tape *const *tapes, int count)
 {
-    struct rendezvous_table *table = calloc(1, sizeof *table);
-    if (table == NULL)
-        return fail(NO_MEMORY, "no memory for a prediction of %d ranks", count);
+    struct rendezvous_table *table = memory_zeroed(1, sizeof *table, "a prediction");
     table->tapes = tapes;
     table->tape_count = count;
-    *out = table;
-    return OK;
+    return table;
 }
 
 void rendezvous_table_destroy(struct rendezvous_table *table)
@@ -75,12 +74,9 @@ int rendezvous_series(struct rendezvous_table *table, const struct tape *tape,
     for (int i = 0; i < table->tape_count; i++)
         new.expected += takes_part(&new, table->tapes[i]->rank);
     if (table->count == table->capacity) {
-        int capacity = table->capacity > 0 ? 2 * table->capacity : INITIAL_CAPACITY;
-        struct series *larger = realloc(table->series, (size_t)capacity * sizeof *larger);
-        if (larger == NULL)
-            return -1;
-        table->series = larger;
-        table->capacity = capacity;
+        table->capacity = table->capacity > 0 ? 2 * table->capacity : INITIAL_CAPACITY;
+        table->series =
+            memory_resized(table->series, (size_t)table->capacity, sizeof *table->series, "a prediction");
     }
     table->series[table->count] = new;
     return table->count++;
@@ -91,22 +87,18 @@ static bool is_alone(const struct series *series)
     return series->expected == 1;
 }
 
-bool rendezvous_reserve(struct rendezvous_table *table, int series, int64_t number)
+void rendezvous_reserve(struct rendezvous_table *table, int series, int64_t number)
 {
     struct series *s = &table->series[series];
     if (is_alone(s) || number <= s->capacity)
-        return true;
+        return;
     int64_t capacity = s->capacity > 0 ? s->capacity : INITIAL_CAPACITY;
     while (capacity < number)
         capacity *= 2;
-    struct rendezvous *larger = realloc(s->list, (size_t)capacity * sizeof *larger);
-    if (larger == NULL)
-        return false;
+    s->list = memory_resized(s->list, (size_t)capacity, sizeof *s->list, "a prediction");
     for (int64_t i = s->capacity; i < capacity; i++)
-        larger[i] = (struct rendezvous){.expected = s->expected};
-    s->list = larger;
+        s->list[i] = (struct rendezvous){.expected = s->expected};
     s->capacity = capacity;
-    return true;
 }
 
 struct rendezvous *rendezvous_at(const struct rendezvous_table *table, int series, int64_t number)

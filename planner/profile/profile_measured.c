@@ -10,6 +10,7 @@
  *       - {ranks: 2, nodes: 1, bytes: 1048576, seconds: 1.1e-05} */
 #include "planner/profile/profile_table.h"
 
+#include "base/memory.h"
 #include "kernels/ops.h"
 #include "trainer/files/problems.h"
 #include "trainer/files/yaml.h"
@@ -29,10 +30,8 @@ void profile_measured_free(struct profile_measured *measured)
 
 static void append(struct profile_measured *measured, const struct profile_sample *sample)
 {
-    struct profile_sample *grown = realloc(measured->list, (measured->count + 1) * sizeof *grown);
-    if (grown == NULL)
-        die(__FILE__, __LINE__, "profile", "out of memory for %zu samples", measured->count + 1);
-    measured->list = grown;
+    measured->list =
+        memory_resized(measured->list, measured->count + 1, sizeof *measured->list, "the samples of a table");
     measured->list[measured->count++] = *sample;
 }
 
@@ -267,9 +266,8 @@ static int compare_positions(const void *a, const void *b)
 static void refuse_repeated(const struct profile_measured *table, const struct node *node, const char *name,
                             const char *file, struct problems *problems)
 {
-    struct position *sorted = calloc(table->count + 1, sizeof *sorted);
-    if (sorted == NULL)
-        die(__FILE__, __LINE__, name, "out of memory for %zu samples", table->count);
+    AUTO_FREE struct position *sorted =
+        memory_zeroed(table->count + 1, sizeof *sorted, "the samples of a table");
     for (size_t i = 0; i < table->count; i++)
         sorted[i] = (struct position){table->list[i], i};
     qsort(sorted, table->count, sizeof *sorted, compare_positions);
@@ -278,7 +276,6 @@ static void refuse_repeated(const struct profile_measured *table, const struct n
             problems_add(
                 problems, "%s:%d: measured.%s entry %zu: the same shape as entry %zu; remove one of them",
                 file, node->child[sorted[i].entry]->line, name, sorted[i].entry + 1, sorted[i - 1].entry + 1);
-    free(sorted);
 }
 
 void profile_measured_set(struct cluster_profile *profile, enum profile_kind kind, const struct node *node,

@@ -4,6 +4,7 @@
  * invalid value is `bad`, and not also reported as missing. */
 #include "planner/profile/profile_table.h"
 
+#include "base/memory.h"
 #include "trainer/files/problems.h"
 #include "trainer/files/yaml.h"
 
@@ -22,9 +23,7 @@ struct reader {
 
 struct cluster_profile *profile_create(void)
 {
-    struct cluster_profile *profile = calloc(1, sizeof *profile);
-    if (profile == NULL)
-        die(__FILE__, __LINE__, "profile", "out of memory for a cluster profile");
+    struct cluster_profile *profile = memory_zeroed(1, sizeof *profile, "a cluster profile");
     for (int i = 0; i < profile_row_count; i++)
         if (profile_rows[i].fallback != NULL)
             profile_value_set_default(profile, &profile_rows[i]);

@@ -5,6 +5,7 @@
  *   selene (shipped) -> base: dgx-a100-80 (shipped) */
 #include "planner/profile/profile_table.h"
 
+#include "base/memory.h"
 #include "trainer/files/problems.h"
 #include "trainer/files/yaml.h"
 
@@ -43,10 +44,7 @@ static bool is_path(const char *text)
 static const char *keep(struct cluster_profile *profile, char *path)
 {
     struct recipe_names *files = &profile->files;
-    char **grown = realloc(files->list, (files->count + 1) * sizeof *grown);
-    if (grown == NULL)
-        die(__FILE__, __LINE__, "profile", "out of memory for a path");
-    files->list = grown;
+    files->list = memory_resized(files->list, files->count + 1, sizeof *files->list, "the path of a profile");
     return files->list[files->count++] = path;
 }
 

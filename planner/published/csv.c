@@ -2,6 +2,7 @@
 /* Cells are unquoted in place: the write position never overtakes the read position. */
 #include "planner/published/csv.h"
 
+#include "base/memory.h"
 #include "trainer/recipe/recipe.h"
 
 #include <stdlib.h>
@@ -21,10 +22,7 @@ static void *grown(void *list, size_t count, size_t *capacity, size_t size)
     if (count < *capacity)
         return list;
     *capacity = *capacity == 0 ? 64 : 2 * *capacity;
-    list = realloc(list, *capacity * size);
-    if (list == NULL)
-        die(__FILE__, __LINE__, "csv", "out of memory for a table");
-    return list;
+    return memory_resized(list, *capacity, size, "a table");
 }
 
 static void refuse(struct reader *reader, const char *why)
@@ -156,9 +154,7 @@ bool csv_parse(const char *name, const char *bytes, size_t length, struct csv *o
     if (!check_bytes(name, bytes, length, problems))
         return false;
     // One more byte, to terminate the last cell even if no line end follows it.
-    out->bytes = malloc(length + 1);
-    if (out->bytes == NULL)
-        die(__FILE__, __LINE__, "csv", "out of memory for a table");
+    out->bytes = memory_resized(NULL, length + 1, 1, "a table");
     memcpy(out->bytes, bytes, length);
     struct reader reader = {.csv = out, .name = name, .problems = problems, .line = 1};
     reader.in = reader.out = out->bytes;

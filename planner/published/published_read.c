@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/published/published.h"
 
+#include "base/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,9 +79,7 @@ static bool rows_fit(size_t count, size_t bytes)
 static void read_records(struct published *table, struct problems *problems)
 {
     int columns[CSV_MAX_CELLS];
-    table->rows = calloc(table->csv.record_count, sizeof *table->rows);
-    if (table->rows == NULL)
-        die(__FILE__, __LINE__, "rows", "out of memory for a table");
+    table->rows = memory_zeroed(table->csv.record_count, sizeof *table->rows, "a table");
     read_header(table, columns, problems);
     read_rows(table, columns, problems);
 }

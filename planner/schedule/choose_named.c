@@ -119,11 +119,11 @@ static enum status plan_candidates(struct named *n)
 
 enum status choose_named(struct run *run, const struct cluster_profile *profile)
 {
-    struct named n = {.run = run, .profile = profile};
     const struct schedule_about *about;
     if (step_plan_check_profile(run, profile) != OK)
         return OK; // the plan reports it
-    enum status status = sweep_bounds_create(&n.bounds);
+    struct named n = {.run = run, .profile = profile, .bounds = sweep_bounds_create()};
+    enum status status = OK;
     for (int i = 0; status == OK && i < MAX_NAMED && (about = schedule_about(i)) != NULL; i++)
         status = add_candidate(&n, about->name);
     if (status == OK && n.count > 0)

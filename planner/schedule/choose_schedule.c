@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/schedule/choose_schedule.h"
 
+#include "base/memory.h"
 #include "planner/memory/memory_formula.h"
 #include "planner/plan/step_plan.h"
 #include "planner/schedule/sweep_unit.h"
@@ -162,19 +163,17 @@ static enum status choose_schedule(struct run *run)
     const int stages = recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
     struct cluster_profile *profile = NULL;
     TRY(step_plan_profile(recipe, &profile));
-    struct choosing c = {
-        .run = run, .profile = profile, .stages = calloc((size_t)stages, sizeof(struct stage_cost))};
-    enum status status = c.stages != NULL ? OK : fail(NO_MEMORY, "no memory for %d stages", stages);
-    if (status == OK) {
-        find_times(&c, stages);
-        const double limit = recipe->pipeline.search.memory_limit;
-        double used = limit;
-        status = limit > 0.0 ? build(&c, limit) : build_to_fit(&c, &used);
-        if (status == OK)
-            status = try_equal_stages(&c, stages, used);
-        if (status == OK && limit == 0.0)
-            status = choose_named(run, profile);
-    }
+    struct choosing c = {.run = run,
+                         .profile = profile,
+                         .stages = memory_zeroed((size_t)stages, sizeof *c.stages, "the costs of stages")};
+    find_times(&c, stages);
+    const double limit = recipe->pipeline.search.memory_limit;
+    double used = limit;
+    enum status status = limit > 0.0 ? build(&c, limit) : build_to_fit(&c, &used);
+    if (status == OK)
+        status = try_equal_stages(&c, stages, used);
+    if (status == OK && limit == 0.0)
+        status = choose_named(run, profile);
     free(c.stages);
     profile_destroy(profile);
     return status;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/schedule/sweep_bound.h"
 
+#include "base/memory.h"
 #include "planner/schedule/sweep_unit.h"
 #include "schedules/bound.h"
 
@@ -13,10 +14,9 @@ struct sweep_bounds {
     int count;
 };
 
-enum status sweep_bounds_create(struct sweep_bounds **out)
+struct sweep_bounds *sweep_bounds_create(void)
 {
-    *out = calloc(1, sizeof **out);
-    return *out != NULL ? OK : fail(NO_MEMORY, "no memory for the bounds of a sweep");
+    return memory_zeroed(1, sizeof(struct sweep_bounds), "the bounds of a sweep");
 }
 
 void sweep_bounds_destroy(struct sweep_bounds *bounds)
@@ -46,20 +46,19 @@ bool sweep_bound_ignores(const char *key)
     return strncmp(key, "pipeline.", 9) == 0;
 }
 
-/* Finds or measures the unit costs of a recipe. NULL: out of memory. */
+/* Finds or measures the unit costs of a recipe. */
 static struct sweep_unit *find_unit(struct sweep_bounds *bounds, const char *key, const struct recipe *recipe,
                                     const struct cluster_profile *profile)
 {
     for (int i = bounds->count - 1; i >= 0; i--)
         if (strcmp(bounds->units[i].key, key) == 0)
             return &bounds->units[i];
-    struct sweep_unit *grown = realloc(bounds->units, (size_t)(bounds->count + 1) * sizeof *grown);
-    if (grown == NULL)
-        return NULL;
-    bounds->units = grown;
-    sweep_unit_measure(recipe, profile, &grown[bounds->count]);
-    grown[bounds->count].key = text_copy(key);
-    return &grown[bounds->count++];
+    bounds->units = memory_resized(bounds->units, (size_t)(bounds->count + 1), sizeof *bounds->units,
+                                   "the bounds of a sweep");
+    struct sweep_unit *unit = &bounds->units[bounds->count++];
+    sweep_unit_measure(recipe, profile, unit);
+    unit->key = text_copy(key);
+    return unit;
 }
 
 static void add_cost(struct stage_cost *to, const struct stage_cost *cost, double times)
@@ -174,16 +173,15 @@ static enum status compute_s(const struct bounded *l, double *out)
 static double traffic_s(const struct bounded *l, const int64_t bytes[CALL_COUNT], int64_t layers)
 {
     const int dp = l->run.mesh.degrees.dp;
-    int *ranks = calloc((size_t)dp, sizeof *ranks);
+    AUTO_FREE int *ranks = memory_zeroed((size_t)dp, sizeof *ranks, "the data-parallel ranks");
     double longest = 0.0;
-    for (int i = 0; ranks != NULL && i < dp; i++)
+    for (int i = 0; i < dp; i++)
         ranks[i] = mesh_rank(&l->run.mesh, MESH_DENSE, (struct mesh_coord){.dp = i});
-    for (int call = 0; ranks != NULL && call < CALL_COUNT; call++)
+    for (int call = 0; call < CALL_COUNT; call++)
         if (bytes[call] > 0)
             longest = fmax(longest,
                            cost_of_message(&l->options, (enum call)call,
                                            cost_group_shape(&l->options, ranks, dp), bytes[call] * layers));
-    free(ranks);
     return longest;
 }
 
@@ -221,14 +219,13 @@ static enum status bound_layout(struct bounded *l, double *out)
 static enum status bound_placed(const struct recipe *recipe, const struct schedule *placed, bool has_lists,
                                 struct sweep_unit *unit, const struct cluster_profile *profile, double *out)
 {
-    struct bounded layout = {.recipe = recipe,
-                             .placed = placed,
-                             .has_lists = has_lists,
-                             .unit = unit,
-                             .run = {.recipe = recipe},
-                             .stages = calloc((size_t)placed->stages, sizeof *layout.stages)};
-    if (layout.stages == NULL)
-        return fail(NO_MEMORY, "no memory for %d stages", placed->stages);
+    struct bounded layout = {
+        .recipe = recipe,
+        .placed = placed,
+        .has_lists = has_lists,
+        .unit = unit,
+        .run = {.recipe = recipe},
+        .stages = memory_zeroed((size_t)placed->stages, sizeof *layout.stages, "the stages of a layout")};
     enum status status = find_mesh(&layout);
     if (status == OK) {
         layout.options = step_plan_cost_options(&layout.run, profile);
@@ -244,8 +241,6 @@ static enum status bound_in(struct sweep_bounds *bounds, const char *shared, con
 {
     struct sweep_unit *unit = find_unit(bounds, shared, recipe, profile);
     *seconds = 0.0;
-    if (unit == NULL)
-        return fail(NO_MEMORY, "no memory for the bounds of a sweep");
     if (!unit->is_known)
         return OK;
     TRY(bound_placed(recipe, placed, has_lists, unit, profile, seconds));
@@ -321,8 +316,6 @@ enum status sweep_bound_memory(struct sweep_bounds *bounds, const char *shared, 
     struct sweep_unit *unit = find_unit(bounds, shared, recipe, profile);
     struct schedule *placed = NULL;
     *bytes = 0;
-    if (unit == NULL)
-        return fail(NO_MEMORY, "no memory for the bounds of a sweep");
     if (!unit->is_known)
         return OK;
     TRY(place(recipe, &placed));

@@ -16,7 +16,7 @@
 
 struct sweep_bounds;
 
-MUST_USE enum status sweep_bounds_create(struct sweep_bounds **out);
+struct sweep_bounds *sweep_bounds_create(void);
 void sweep_bounds_destroy(struct sweep_bounds *bounds); // takes NULL
 
 /* Whether layouts that differ in this key share the tapes of a microbatch. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/sweep/sweep.h"
 
+#include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"
 #include "trainer/recipe/recipe_table.h"
 
@@ -153,10 +154,8 @@ static enum status append(struct sweep *sweep, const struct sweep_layout *layout
 {
     if (sweep->count == sweep->capacity) {
         const size_t capacity = 2 * sweep->capacity + 64;
-        struct sweep_layout *grown = realloc(sweep->layouts, capacity * sizeof *grown);
-        if (grown == NULL)
-            return fail(NO_MEMORY, "no memory for %zu layouts", capacity);
-        sweep->layouts = grown;
+        sweep->layouts =
+            memory_resized(sweep->layouts, capacity, sizeof *sweep->layouts, "the layouts of a sweep");
         sweep->capacity = capacity;
     }
     sweep->layouts[sweep->count++] = *layout;
@@ -298,8 +297,7 @@ enum status sweep_make(const struct sweep_file *file, const struct sweep_options
     TRY(recipe_variants_open(&planner_keys, file->base, options->overrides, options->override_count,
                              options->world_size, &out->variants, problems));
     enum status status = check_choices(out, problems);
-    if (status == OK)
-        status = sweep_bounds_create(&out->bounds);
+    out->bounds = sweep_bounds_create();
     if (status == OK)
         status = make(out, options);
     if (status != OK)

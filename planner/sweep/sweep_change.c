@@ -2,6 +2,7 @@
 /* Suggests a change for a sweep without a planned layout: values that an axis does not have, nearest first.
  * For integers these are up to 64 times larger or smaller, by factors of two and then one by one; for other
  * keys, the words of a short list that the recipe accepts. */
+#include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"
 #include "planner/schedule/choose_schedule.h"
 #include "planner/sweep/sweep.h"
@@ -158,10 +159,8 @@ static bool try_candidate(struct sweep *sweep, const struct candidate *candidate
 
 enum status sweep_smallest_change(struct sweep *sweep, struct text *change, struct text *layout)
 {
-    struct candidates *candidates = calloc(1, sizeof *candidates);
+    AUTO_FREE struct candidates *candidates = memory_zeroed(1, sizeof *candidates, "the changes of a sweep");
     int tries = 0;
-    if (candidates == NULL)
-        return fail(NO_MEMORY, "no memory for the changes of a sweep");
     find_candidates(sweep->file, candidates);
     for (int i = 0; i < candidates->count && tries < MAX_TRIES; i++)
         if (try_candidate(sweep, &candidates->list[i], &tries, layout)) {
@@ -169,6 +168,5 @@ enum status sweep_smallest_change(struct sweep *sweep, struct text *change, stru
                      candidates->list[i].value);
             break;
         }
-    free(candidates);
     return OK;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/sweep/sweep.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,11 +25,9 @@ int sweep_add_reason(struct sweep *sweep, enum sweep_state state, const char *wh
     int at = find(sweep, state, what);
     if (at < 0) {
         at = sweep->reason_count;
-        struct sweep_reason *grown = realloc(sweep->reasons, (size_t)(at + 1) * sizeof *grown);
-        if (grown == NULL)
-            die(__FILE__, __LINE__, "sweep", "out of memory for a reason");
-        sweep->reasons = grown;
-        grown[at] = (struct sweep_reason){
+        sweep->reasons = memory_resized(sweep->reasons, (size_t)(at + 1), sizeof *sweep->reasons,
+                                        "the reasons of a sweep");
+        sweep->reasons[at] = (struct sweep_reason){
             .state = state, .what = text_copy(what), .example = text_copy(example), .first = number};
         sweep->reason_count++;
     }
@@ -52,12 +52,8 @@ static int compare(const void *a, const void *b)
 void sweep_sort_reasons(struct sweep *sweep)
 {
     const size_t count = (size_t)sweep->reason_count;
-    int *renumbered = calloc(count + 1, sizeof *renumbered);
-    if (renumbered == NULL)
-        die(__FILE__, __LINE__, "sweep", "out of memory for %zu reasons", count);
-    struct sweep_reason *before = calloc(count + 1, sizeof *before);
-    if (before == NULL)
-        die(__FILE__, __LINE__, "sweep", "out of memory for %zu reasons", count);
+    int *renumbered = memory_zeroed(count + 1, sizeof *renumbered, "the reasons of a sweep");
+    struct sweep_reason *before = memory_zeroed(count + 1, sizeof *before, "the reasons of a sweep");
     if (count > 0) {
         memcpy(before, sweep->reasons, count * sizeof *before);
         qsort(sweep->reasons, count, sizeof *sweep->reasons, compare);

@@ -3,6 +3,7 @@
  * placement. At the first visit the schedule is built, the memory is checked, and the schedule is simulated
  * with lower bounds of its actions; the layout returns to the heap with the refined bound, and is planned at
  * the second visit, until its step is certain to be longer than the best. */
+#include "base/memory.h"
 #include "planner/schedule/choose_schedule.h"
 #include "planner/sweep/sweep.h"
 
@@ -196,7 +197,7 @@ static int by_speed(const void *a, const void *b)
 }
 
 /* Reuses the memory of the heap, which is empty or has only slower layouts. */
-static enum status sort_best(struct search *s)
+static void sort_best(struct search *s)
 {
     struct sweep *sweep = s->sweep;
     size_t count = 0;
@@ -205,13 +206,10 @@ static enum status sort_best(struct search *s)
             s->heap[count++] =
                 (struct candidate){sweep->layouts[i].step_s, sweep->layouts[i].number, i, true};
     qsort(s->heap, count, sizeof *s->heap, by_speed);
-    sweep->best = calloc(count + 1, sizeof *sweep->best);
-    if (sweep->best == NULL)
-        return fail(NO_MEMORY, "no memory for %zu layouts", count);
+    sweep->best = memory_zeroed(count + 1, sizeof *sweep->best, "the best layouts of a sweep");
     sweep->best_count = count;
     for (size_t i = 0; i < count; i++)
         sweep->best[i] = s->heap[i].index;
-    return OK;
 }
 
 static enum status search(struct search *s)
@@ -225,21 +223,19 @@ static enum status search(struct search *s)
         TRY(visit(s, &candidate));
     }
     s->sweep->counts[SWEEP_SLOWER] += (int64_t)s->count;
-    return sort_best(s);
+    sort_best(s);
+    return OK;
 }
 
 enum status sweep_search(struct sweep *sweep, const struct sweep_options *options)
 {
     struct search s = {.sweep = sweep, .options = options, .most = options->best};
-    s.heap = calloc(sweep->count + 1, sizeof *s.heap);
-    s.steps = calloc((size_t)s.most + 1, sizeof *s.steps);
-    enum status status =
-        s.heap != NULL && s.steps != NULL ? OK : fail(NO_MEMORY, "no memory for %zu layouts", sweep->count);
-    for (size_t i = 0; i < sweep->count && status == OK; i++)
+    s.heap = memory_zeroed(sweep->count + 1, sizeof *s.heap, "the search of a sweep");
+    s.steps = memory_zeroed((size_t)s.most + 1, sizeof *s.steps, "the search of a sweep");
+    for (size_t i = 0; i < sweep->count; i++)
         if (sweep->layouts[i].state == SWEEP_SLOWER)
             push(&s, &(struct candidate){sweep->layouts[i].bound_s, sweep->layouts[i].number, i, false});
-    if (status == OK)
-        status = search(&s);
+    const enum status status = search(&s);
     free(s.heap);
     free(s.steps);
     return status;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/table/table.h"
 
+#include "base/memory.h"
 #include "layers/model.h"
 #include "layers/parameters/param.h"
 #include "planner/recipe/planned_recipe.h"
@@ -231,9 +232,9 @@ enum status table_predict(const struct published *published, const struct table_
 {
     struct profile_cache cache = {.name = NULL};
     enum status status = OK;
-    *out = (struct table){.rows = calloc(published->count + 1, sizeof *out->rows), .count = published->count};
-    if (out->rows == NULL)
-        return fail(NO_MEMORY, "no memory for a table of %zu rows", published->count);
+    *out =
+        (struct table){.rows = memory_zeroed(published->count + 1, sizeof *out->rows, "the rows of a table"),
+                       .count = published->count};
     for (size_t i = 0; i < published->count && status != NO_MEMORY; i++) {
         struct table_row *row = &out->rows[i];
         struct text reason = {0};
@@ -258,7 +259,7 @@ enum status table_predict(const struct published *published, const struct table_
 
 void table_free(struct table *table)
 {
-    for (size_t i = 0; i < table->count && table->rows != NULL; i++) {
+    for (size_t i = 0; i < table->count; i++) {
         free(table->rows[i].reason);
         free(table->rows[i].layout);
         free(table->rows[i].profile);

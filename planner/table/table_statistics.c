@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/table/table.h"
 
+#include "base/memory.h"
 #include "base/quantile.h"
 
 #include <math.h>
@@ -9,10 +10,7 @@
 
 static void *allocate(size_t count, size_t size)
 {
-    void *list = calloc(count + 1, size);
-    if (list == NULL)
-        die(__FILE__, __LINE__, "table", "out of memory for a table");
-    return list;
+    return memory_zeroed(count + 1, size, "a table");
 }
 
 /* rank[i]: the mean position of values[i] in sorted order. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/tape/step_recorder.h"
 
+#include "base/memory.h"
 #include "planner/tape/tape_recorder.h"
 
 #include <stdlib.h>
@@ -22,14 +23,11 @@ struct step_recorder {
     struct step_recorder_counts counts;
 };
 
-enum status step_recorder_create(struct tape_recorder *recorder, struct step_recorder **out)
+struct step_recorder *step_recorder_create(struct tape_recorder *recorder)
 {
-    struct step_recorder *r = calloc(1, sizeof *r);
-    if (r == NULL)
-        return fail(NO_MEMORY, "no memory to record a step");
+    struct step_recorder *r = memory_zeroed(1, sizeof *r, "the recorder of a step");
     r->recorder = recorder;
-    *out = r;
-    return OK;
+    return r;
 }
 
 void step_recorder_destroy(struct step_recorder *recorder)
@@ -68,7 +66,7 @@ static bool has_bytes(const struct memory_use *use, const int64_t *bytes)
     return memcmp(use->now_bytes, bytes, sizeof use->now_bytes) == 0;
 }
 
-/* Returns the entry of an action and its state, added at its first use; NULL: no memory. */
+/* Returns the entry of an action and its state, added at its first use. */
 static struct repeatable *entry_of(struct step_recorder *r, const struct stage_ops *ops,
                                    const struct arena_state *state)
 {
@@ -76,12 +74,9 @@ static struct repeatable *entry_of(struct step_recorder *r, const struct stage_o
         if (r->list[i].stage == ops->stage && r->list[i].kind == ops->kind &&
             arena_state_equals(&r->list[i].before, state))
             return &r->list[i];
-    struct repeatable *list = realloc(r->list, ((size_t)r->count + 1) * sizeof *list);
-    if (list == NULL)
-        return NULL;
-    r->list = list;
-    list[r->count] = (struct repeatable){.stage = ops->stage, .kind = ops->kind};
-    return &list[r->count++];
+    r->list = memory_resized(r->list, (size_t)r->count + 1, sizeof *r->list, "the recorder of a step");
+    r->list[r->count] = (struct repeatable){.stage = ops->stage, .kind = ops->kind};
+    return &r->list[r->count++];
 }
 
 /* Runs an action and records it as a section, which is kept if it can be repeated. */
@@ -89,11 +84,10 @@ static enum status run_section(struct step_recorder *r, struct repeatable *entry
                                const struct arena_state *state, struct graph **graph)
 {
     const struct memory_use before = memory_of(ops);
-    struct tape_section *section = NULL;
     tape_section_destroy(entry->section);
     entry->section = NULL;
     entry->before = *state;
-    TRY(tape_section_begin(r->recorder, &section));
+    struct tape_section *section = tape_section_begin(r->recorder);
     enum status status = stage_ops_run(ops, graph);
     const bool repeats = tape_section_end(r->recorder, section);
     const struct memory_use after = memory_of(ops);

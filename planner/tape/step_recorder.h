@@ -14,7 +14,7 @@
 #include "trainer/engine/stage_ops.h"
 
 struct step_recorder;
-MUST_USE enum status step_recorder_create(struct tape_recorder *recorder, struct step_recorder **out);
+struct step_recorder *step_recorder_create(struct tape_recorder *recorder);
 void step_recorder_destroy(struct step_recorder *recorder); // takes NULL
 
 /* Runs a compute action, or repeats an earlier one. */

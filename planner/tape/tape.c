@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/tape/tape.h"
 
+#include "base/memory.h"
 #include "parallel/observe_world.h"
 #include "planner/tape/tape_recorder.h"
 
@@ -20,16 +21,12 @@ static size_t capacity_of(int count)
     return capacity;
 }
 
-bool tape_grow(void **list, int count, int more, size_t each)
+void tape_grow(void **list, int count, int more, size_t each)
 {
-    const size_t capacity = capacity_of(count), needed = (size_t)count + (size_t)more;
-    if (needed <= capacity || needed > INT_MAX)
-        return needed <= capacity;
-    void *larger = realloc(*list, capacity_of((int)needed) * each);
-    if (larger == NULL)
-        return false;
-    *list = larger;
-    return true;
+    const size_t needed = (size_t)count + (size_t)more;
+    CHECK(needed <= INT_MAX);
+    if (needed > capacity_of(count))
+        *list = memory_resized(*list, capacity_of((int)needed), each, "the tape of a rank");
 }
 
 /* ---- lanes, actions, groups ---- */
@@ -39,18 +36,16 @@ bool tape_action_is_forward(const struct tape_action *action)
     return action->scheduled.exists && action->scheduled.kind == FORWARD;
 }
 
-/* Returns the lane of a stream, added at its first use; -1: no memory. */
+/* Returns the lane of a stream, added at its first use. */
 static int lane_of(struct tape_recorder *r, const struct stream *stream)
 {
     struct tape *tape = r->tape;
     for (int i = 0; i < tape->lane_count; i++)
         if (r->streams[i] == stream)
             return i;
-    if (!GROW(tape->lanes, tape->lane_count, 1) || !GROW(r->streams, tape->lane_count, 1) ||
-        !GROW(r->recorded, tape->lane_count, 1)) {
-        r->out_of_memory = true;
-        return -1;
-    }
+    GROW(tape->lanes, tape->lane_count, 1);
+    GROW(r->streams, tape->lane_count, 1);
+    GROW(r->recorded, tape->lane_count, 1);
     tape->lanes[tape->lane_count] = (struct tape_lane){.items = NULL};
     snprintf(tape->lanes[tape->lane_count].name, sizeof tape->lanes->name, "%s", stream->name);
     r->streams[tape->lane_count] = stream;
@@ -64,10 +59,7 @@ int tape_recorder_action(struct tape_recorder *r, const struct rank_context *who
     const char *name = who->action;
     if (tape->action_count > 0 && strcmp(tape->actions[tape->action_count - 1].name, name) == 0)
         return tape->action_count - 1;
-    if (!GROW(tape->actions, tape->action_count, 1)) {
-        r->out_of_memory = true;
-        return 0;
-    }
+    GROW(tape->actions, tape->action_count, 1);
     struct tape_action *action = &tape->actions[tape->action_count];
     const size_t length = strnlen(name, sizeof action->name - 1); // snprintf() is slower
     memcpy(action->name, name, length);
@@ -82,12 +74,9 @@ static int group_of(struct tape_recorder *r, const struct comm *comm)
     for (int i = 0; i < tape->group_count; i++)
         if (r->comms[i] == comm)
             return i;
-    int *ranks = malloc((size_t)comm->size * sizeof *ranks);
-    if (ranks == NULL || !GROW(tape->groups, tape->group_count, 1) || !GROW(r->comms, tape->group_count, 1)) {
-        free(ranks);
-        r->out_of_memory = true;
-        return 0;
-    }
+    int *ranks = memory_zeroed((size_t)comm->size, sizeof *ranks, "the tape of a rank");
+    GROW(tape->groups, tape->group_count, 1);
+    GROW(r->comms, tape->group_count, 1);
     for (int i = 0; i < comm->size; i++)
         ranks[i] = comm->ranks != NULL ? comm->ranks[i] : i;
     struct tape_group *group = &tape->groups[tape->group_count];
@@ -109,10 +98,7 @@ static int op_of(struct tape_recorder *r, const struct op *op)
         if (op_record_equals(&tape->ops[r->next_op++], &record))
             return r->next_op - 1;
     }
-    if (!GROW(tape->ops, tape->op_count, 1)) {
-        r->out_of_memory = true;
-        return 0;
-    }
+    GROW(tape->ops, tape->op_count, 1);
     tape->ops[tape->op_count] = record;
     r->next_op = ++tape->op_count;
     return tape->op_count - 1;
@@ -136,10 +122,7 @@ int64_t tape_recorder_number(struct tape_recorder *r, const struct tape_message 
             return ++counter->count;
         r->next_counter++;
     }
-    if (!GROW(r->counters, r->counter_count, 1)) {
-        r->out_of_memory = true;
-        return 0;
-    }
+    GROW(r->counters, r->counter_count, 1);
     r->counters[r->counter_count++] = (struct message_counter){
         .group = message->group, .peer = alone ? -1 : message->peer, .call = message->call, .count = 1};
     return 1;
@@ -161,10 +144,7 @@ static int message_of(struct tape_recorder *r, const struct observed_message *se
     message.with_previous = tape->message_count > 0 && r->last_sequence == seen->sequence &&
                             tape->messages[tape->message_count - 1].group == message.group;
     r->last_sequence = seen->sequence;
-    if (!GROW(tape->messages, tape->message_count, 1)) {
-        r->out_of_memory = true;
-        return 0;
-    }
+    GROW(tape->messages, tape->message_count, 1);
     tape->messages[tape->message_count] = message;
     return tape->message_count++;
 }
@@ -174,15 +154,14 @@ static int message_of(struct tape_recorder *r, const struct observed_message *se
 bool tape_recorder_grow(struct tape_recorder *r, struct tape_lane *lane, int more)
 {
     r->items += more;
-    if (r->items > TAPE_MAX_ITEMS || !GROW(lane->items, lane->count, more))
-        r->out_of_memory = true;
-    return !r->out_of_memory;
+    if (r->items > TAPE_MAX_ITEMS)
+        return false;
+    GROW(lane->items, lane->count, more);
+    return true;
 }
 
 static void add_item(struct tape_recorder *r, int lane, struct tape_item item)
 {
-    if (lane < 0 || r->out_of_memory)
-        return;
     struct tape_lane *at = &r->tape->lanes[lane];
     if (tape_recorder_grow(r, at, 1))
         at->items[at->count++] = item;
@@ -191,7 +170,7 @@ static void add_item(struct tape_recorder *r, int lane, struct tape_item item)
 static void observe(void *context, const struct observation *seen)
 {
     struct tape_recorder *r = context;
-    if (!r->on || r->out_of_memory || seen->stream == NULL)
+    if (!r->on || r->items > TAPE_MAX_ITEMS || seen->stream == NULL)
         return;
     const int lane = lane_of(r, seen->stream), action = tape_recorder_action(r, seen->who);
     struct tape_item item = {.action = action, .layer = seen->who->layer};
@@ -207,8 +186,7 @@ static void observe(void *context, const struct observation *seen)
     case OBSERVED_RECORD:
         item.kind = TAPE_RECORD;
         item.index = (int)seen->event.at;
-        if (lane >= 0)
-            r->recorded[lane] = seen->event.stream;
+        r->recorded[lane] = seen->event.stream;
         break;
     case OBSERVED_WAIT:
         item.kind = TAPE_WAIT;
@@ -226,18 +204,12 @@ static void observe(void *context, const struct observation *seen)
 
 /* ---- the recorder ---- */
 
-enum status tape_recorder_create(int rank, struct tape_recorder **out)
+struct tape_recorder *tape_recorder_create(int rank)
 {
-    struct tape_recorder *r = calloc(1, sizeof *r);
-    if (r != NULL)
-        r->tape = calloc(1, sizeof *r->tape);
-    if (r == NULL || r->tape == NULL) {
-        free(r);
-        return fail(NO_MEMORY, "no memory for the tape of rank %d", rank);
-    }
+    struct tape_recorder *r = memory_zeroed(1, sizeof *r, "the tape of a rank");
+    r->tape = memory_zeroed(1, sizeof *r->tape, "the tape of a rank");
     r->tape->rank = rank;
-    *out = r;
-    return OK;
+    return r;
 }
 
 struct observer tape_recorder_observer(struct tape_recorder *recorder)
@@ -253,19 +225,17 @@ void tape_recorder_record(struct tape_recorder *recorder, bool on)
 enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **out)
 {
     struct tape *tape = recorder->tape;
-    const bool incomplete = recorder->out_of_memory, too_long = recorder->items > TAPE_MAX_ITEMS;
+    const bool too_long = recorder->items > TAPE_MAX_ITEMS;
     const int rank = tape->rank;
     free(recorder->streams);
     free(recorder->recorded);
     free(recorder->counters);
     free(recorder->comms);
     free(recorder);
-    if (incomplete) {
+    if (too_long) {
         tape_destroy(tape);
-        if (too_long)
-            return fail(NOT_SUPPORTED, "a step of rank %d has more than %d million ops and messages", rank,
-                        TAPE_MAX_ITEMS / 1000000);
-        return fail(NO_MEMORY, "no memory for the tape of rank %d", rank);
+        return fail(NOT_SUPPORTED, "a step of rank %d has more than %d million ops and messages", rank,
+                    TAPE_MAX_ITEMS / 1000000);
     }
     *out = tape;
     return OK;

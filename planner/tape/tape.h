@@ -85,11 +85,11 @@ int64_t tape_items(const struct tape *tape);
  * observer to the device, and to the world before its comms are created. All that is enqueued between the
  * calls with true and false is recorded: exactly one step. */
 struct tape_recorder;
-MUST_USE enum status tape_recorder_create(int rank, struct tape_recorder **out);
+struct tape_recorder *tape_recorder_create(int rank);
 struct observer tape_recorder_observer(struct tape_recorder *recorder);
 void tape_recorder_record(struct tape_recorder *recorder, bool on); // off until then
 /* Destroys the recorder: its observer must not be called any more, so close the device and the world's comms
- * before. NO_MEMORY if the tape is incomplete; NOT_SUPPORTED if it would be too long. */
+ * before. NOT_SUPPORTED if it would be too long. */
 MUST_USE enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **out);
 
 /* ---- tape_gathers.c ---- */
@@ -104,5 +104,5 @@ MUST_USE enum status tape_recorder_finish(struct tape_recorder *recorder, struct
  * passes of all chunks of a rank are assumed to read the weights in equal parts, in the order of the
  * gathers. */
 
-/* Moves the gathers. A tape without any, or without a forward pass, remains as it is. NO_MEMORY. */
-MUST_USE enum status tape_overlap_gathers(struct tape *tape);
+/* Moves the gathers. A tape without any, or without a forward pass, remains as it is. */
+void tape_overlap_gathers(struct tape *tape);

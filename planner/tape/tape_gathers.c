@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/tape/tape.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,26 +89,21 @@ static void fill_compute(const struct tape *tape, struct gathers *g, const struc
     }
 }
 
-enum status tape_overlap_gathers(struct tape *tape)
+void tape_overlap_gathers(struct tape *tape)
 {
     struct gathers g = tape->lane_count > 0 ? count_gathers(tape) : (struct gathers){.count = 0};
     if (g.count == 0 || g.passes == 0)
-        return OK;
+        return;
     struct tape_lane gathers = {.name = "gathers"}, compute = tape->lanes[COMPUTE];
-    struct tape_lane *lanes = realloc(tape->lanes, ((size_t)tape->lane_count + 1) * sizeof *lanes);
-    tape->lanes = lanes != NULL ? lanes : tape->lanes;
-    gathers.items = calloc(2 * (size_t)g.count, sizeof *gathers.items);
-    compute.items = calloc((size_t)compute.count, sizeof *compute.items); // a wait for each gather
-    if (lanes == NULL || gathers.items == NULL || compute.items == NULL) {
-        free(gathers.items);
-        free(compute.items);
-        return fail(NO_MEMORY, "no memory for the gathers of rank %d", tape->rank);
-    }
+    tape->lanes = memory_resized(tape->lanes, (size_t)tape->lane_count + 1, sizeof *tape->lanes,
+                                 "the gathers of a rank");
+    gathers.items = memory_zeroed(2 * (size_t)g.count, sizeof *gathers.items, "the gathers of a rank");
+    // A wait for each gather.
+    compute.items = memory_zeroed((size_t)compute.count, sizeof *compute.items, "the gathers of a rank");
     compute.count = 0;
     fill_lane(tape, &tape->lanes[COMPUTE], &gathers);
     tape->lanes[tape->lane_count++] = gathers;
     fill_compute(tape, &g, &gathers, &compute);
     free(tape->lanes[COMPUTE].items);
     tape->lanes[COMPUTE] = compute;
-    return OK;
 }

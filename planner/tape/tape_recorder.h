@@ -12,7 +12,7 @@ struct message_counter {
     int64_t count;
 };
 
-/* When memory is exhausted, recording stops, and tape_recorder_finish() reports it. */
+/* When the tape is too long, recording stops, and tape_recorder_finish() reports it. */
 struct tape_recorder {
     struct tape *tape;
     const struct stream **streams; // of the lanes
@@ -20,17 +20,17 @@ struct tape_recorder {
     const struct comm **comms;     // of the groups
     struct message_counter *counters;
     int counter_count, next_counter; // next_counter: where a search starts
-    bool on, out_of_memory;
-    int64_t items;         // of all lanes; more than TAPE_MAX_ITEMS: out_of_memory
+    bool on;
+    int64_t items;         // of all lanes; more than TAPE_MAX_ITEMS: too long
     int64_t last_sequence; // of the last message
     int next_op;           // where the search for an op starts
 };
 
 /* Makes room for `more` of `each` bytes in a list of `count`; capacities are powers of two. */
-bool tape_grow(void **list, int count, int more, size_t each);
+void tape_grow(void **list, int count, int more, size_t each);
 #define GROW(list, count, more) tape_grow((void **)&(list), (count), (more), sizeof *(list))
 
-/* Makes room for `more` items on a lane; false: no memory, or too many. */
+/* Makes room for `more` items on a lane; false: the tape is too long. */
 bool tape_recorder_grow(struct tape_recorder *r, struct tape_lane *lane, int more);
 
 /* Returns the index of the current action, and appends it if it is new. */
@@ -53,10 +53,11 @@ int64_t tape_recorder_number(struct tape_recorder *r, const struct tape_message 
 
 struct tape_section;
 /* Begins a section at the current point of a recorder that is recording. */
-MUST_USE enum status tape_section_begin(const struct tape_recorder *recorder, struct tape_section **out);
+struct tape_section *tape_section_begin(const struct tape_recorder *recorder);
 void tape_section_destroy(struct tape_section *section); // takes NULL
 
-/* Ends a section. False if it cannot be repeated: it waits for too many events from before its beginning. */
+/* Ends a section. False if it cannot be repeated: it waits for too many events from before its beginning, or
+ * the tape is too long. */
 MUST_USE bool tape_section_end(const struct tape_recorder *recorder, struct tape_section *section);
 
 /* Outer events: those recorded in this step before the section, for which it waits. Events from before the

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-
 #include "planner/tape/tape_recorder.h"
+
+#include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,22 +28,17 @@ struct tape_section {
 
 /* ---- extent ---- */
 
-enum status tape_section_begin(const struct tape_recorder *recorder, struct tape_section **out)
+struct tape_section *tape_section_begin(const struct tape_recorder *recorder)
 {
     const struct tape *tape = recorder->tape;
-    struct tape_section *section = calloc(1, sizeof *section);
-    if (section != NULL)
-        section->lanes = calloc((size_t)tape->lane_count + 1, sizeof *section->lanes);
-    if (section == NULL || section->lanes == NULL) {
-        free(section);
-        return fail(NO_MEMORY, "no memory for a section of the tape of rank %d", tape->rank);
-    }
+    struct tape_section *section = memory_zeroed(1, sizeof *section, "a section of a tape");
+    section->lanes =
+        memory_zeroed((size_t)tape->lane_count + 1, sizeof *section->lanes, "a section of a tape");
     section->lane_count = tape->lane_count;
     for (int i = 0; i < tape->lane_count; i++)
         section->lanes[i].begin = tape->lanes[i].count;
     section->first_message = tape->message_count;
-    *out = section;
-    return OK;
+    return section;
 }
 
 void tape_section_destroy(struct tape_section *section)
@@ -54,16 +50,13 @@ void tape_section_destroy(struct tape_section *section)
 }
 
 /* Adds lanes that began within the section. */
-static bool add_lanes(struct tape_section *section, int count)
+static void add_lanes(struct tape_section *section, int count)
 {
-    struct section_lane *lanes = realloc(section->lanes, ((size_t)count + 1) * sizeof *lanes);
-    if (lanes == NULL)
-        return false;
+    section->lanes =
+        memory_resized(section->lanes, (size_t)count + 1, sizeof *section->lanes, "a section of a tape");
     for (int i = section->lane_count; i < count; i++)
-        lanes[i] = (struct section_lane){.begin = 0};
-    section->lanes = lanes;
+        section->lanes[i] = (struct section_lane){.begin = 0};
     section->lane_count = count;
-    return true;
 }
 
 static void count_events(const struct tape_lane *lane, struct section_lane *out)
@@ -116,8 +109,9 @@ static bool add_outer(const struct tape *tape, struct tape_section *section, con
 bool tape_section_end(const struct tape_recorder *recorder, struct tape_section *section)
 {
     const struct tape *tape = recorder->tape;
-    if (recorder->out_of_memory || !add_lanes(section, tape->lane_count))
+    if (recorder->items > TAPE_MAX_ITEMS)
         return false;
+    add_lanes(section, tape->lane_count);
     section->message_count = tape->message_count - section->first_message;
     for (int i = 0; i < tape->lane_count; i++) {
         section->lanes[i].end = tape->lanes[i].count;
@@ -152,18 +146,16 @@ bool tape_section_event(const struct tape_recorder *recorder, const struct tape_
 
 /* ---- repetition ---- */
 
-static bool repeat_messages(struct tape_recorder *r, const struct tape_section *section)
+static void repeat_messages(struct tape_recorder *r, const struct tape_section *section)
 {
     struct tape *tape = r->tape;
-    if (!GROW(tape->messages, tape->message_count, section->message_count))
-        return false;
+    GROW(tape->messages, tape->message_count, section->message_count);
     for (int i = 0; i < section->message_count; i++) {
         struct tape_message *message = &tape->messages[tape->message_count++];
         *message = tape->messages[section->first_message + i];
         message->number = tape_recorder_number(r, message);
     }
     r->last_sequence = 0; // the transport does not count repeated calls
-    return !r->out_of_memory;
 }
 
 /* Records as many events as the section. */
@@ -186,13 +178,13 @@ static int repeat_wait(const struct tape_section *section, const struct tape_ite
     return at >= 0 ? (int)outer[at].at : item->index;
 }
 
-static bool repeat_items(struct tape_recorder *r, const struct tape_section *section, int lane,
+static void repeat_items(struct tape_recorder *r, const struct tape_section *section, int lane,
                          const struct event *outer, int message_difference, int action)
 {
     struct tape_lane *to = &r->tape->lanes[lane];
     const struct section_lane *range = &section->lanes[lane];
     if (!tape_recorder_grow(r, to, range->end - range->begin))
-        return false;
+        return;
     for (int i = range->begin; i < range->end; i++) {
         struct tape_item item = to->items[i];
         item.action = action;
@@ -204,13 +196,12 @@ static bool repeat_items(struct tape_recorder *r, const struct tape_section *sec
             item.index = repeat_wait(section, &item, outer);
         to->items[to->count++] = item;
     }
-    return true;
 }
 
 void tape_section_repeat(struct tape_recorder *r, struct tape_section *section, const struct event *outer)
 {
     const int message_difference = r->tape->message_count - section->first_message;
-    if (section->item_count == 0 || r->out_of_memory)
+    if (section->item_count == 0 || r->items > TAPE_MAX_ITEMS)
         return;
     const int action = tape_recorder_action(r, rank_context());
     const bool on = r->on;
@@ -218,8 +209,7 @@ void tape_section_repeat(struct tape_recorder *r, struct tape_section *section, 
     for (int lane = 0; lane < section->lane_count; lane++)
         repeat_events(r->recorded[lane], &section->lanes[lane]);
     r->on = on;
-    bool good = repeat_messages(r, section);
-    for (int lane = 0; lane < section->lane_count && good; lane++)
-        good = repeat_items(r, section, lane, outer, message_difference, action);
-    r->out_of_memory = r->out_of_memory || !good;
+    repeat_messages(r, section);
+    for (int lane = 0; lane < section->lane_count; lane++)
+        repeat_items(r, section, lane, outer, message_difference, action);
 }

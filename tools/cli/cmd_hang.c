@@ -2,6 +2,7 @@
 /* cuboid hang: explains a flight-recorder dump (trainer/progress/hang_dump.h). */
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "tools/cli/options.h"
 #include "trainer/progress/hang_dump.h"
 
@@ -66,9 +67,8 @@ static bool is_printed(const struct hang *hang, int before, uint64_t id)
 static void add_calls(const struct hang *hang, uint64_t id, struct text *out, bool *differ)
 {
     size_t n = (size_t)hang->count;
-    bool *listed = calloc(n + 1, sizeof *listed);
-    int *same = calloc(n + 1, sizeof *same);
-    CHECK(listed != NULL && same != NULL);
+    bool *listed = memory_zeroed(n + 1, sizeof *listed, "the ranks of a hang");
+    int *same = memory_zeroed(n + 1, sizeof *same, "the ranks of a hang");
     *differ = false;
     for (int r = 0; r < hang->count; r++) {
         const struct progress_group *mine = group_of(&hang->ranks[r], id);
@@ -200,8 +200,7 @@ int cmd_hang(int argc, char **argv)
                                       .high = PROGRESS_MESSAGES}};
     const char *path = NULL;
     int count = 0;
-    const char **files = calloc((size_t)argc + 1, sizeof *files);
-    CHECK(files != NULL);
+    const char **files = memory_zeroed((size_t)argc + 1, sizeof *files, "the arguments");
     enum status status = options_parse(argc, argv, options, 1, files, &count);
     if (status == OK && count != 1)
         status = fail(BAD_USAGE, "hang: %d files given; use cuboid hang RUN_DIR/hang-STEP.json", count);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid plan: memory and step time of a recipe on a cluster, without data, GPU or training. */
 #include "tools/cli/cmd_plan.h"
+#include "base/memory.h"
 #include "tools/cli/commands.h"
 
 #include "parallel/comm.h"
@@ -51,8 +52,9 @@ struct arguments {
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.recipe = calloc((size_t)argc + 2, sizeof(char *)), // one override is added
-                              .write = {"plan", "-o", NULL}};
+    *out = (struct arguments){
+        .recipe = memory_zeroed((size_t)argc + 2, sizeof(char *), "the arguments"), // one override is added
+        .write = {"plan", "-o", NULL}};
     const struct option options[] = {{"--best", OPTION_FLAG, &out->best, 0, 0},
                                      {"-o", OPTION_TEXT, &out->write.path, 0, 0},
                                      {"--json", OPTION_FLAG, &out->options.json, 0, 0},
@@ -63,8 +65,6 @@ static enum status parse(int argc, char **argv, struct arguments *out)
                                      {"--trace", OPTION_TEXT, &out->options.outputs[PLAN_TRACE].path, 0, 0}};
     out->options.outputs[PLAN_SVG] = (struct output){"plan", "--svg", NULL};
     out->options.outputs[PLAN_TRACE] = (struct output){"plan", "--trace", NULL};
-    if (out->recipe == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
     out->recipe[0] = argv[0];
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options,
                       (const char **)(uintptr_t)(out->recipe + 1), &out->count));
@@ -120,7 +120,7 @@ static void print_json(const struct step_plan *plan, const struct advice *advice
 /* Writes the files of the timeline, and reports them on standard output unless it has JSON or a file. */
 static enum status write_outputs(const struct step_plan *plan, const struct plan_options *options)
 {
-    typedef enum status draw(const struct step_plan *plan, const char *name, struct text *out);
+    typedef void draw(const struct step_plan *plan, const char *name, struct text *out);
     static draw *const draws[PLAN_OUTPUTS] = {[PLAN_SVG] = plan_draw_svg, [PLAN_TRACE] = plan_draw_trace};
     const bool report = !options->json && !outputs_print(options->outputs, PLAN_OUTPUTS);
     enum status status = OK;
@@ -128,9 +128,8 @@ static enum status write_outputs(const struct step_plan *plan, const struct plan
         struct text content = {0};
         if (options->outputs[i].path == NULL)
             continue;
-        status = draws[i](plan, plan->run->recipe->files.list[0], &content);
-        if (status == OK)
-            status = output_write(&options->outputs[i], &content, report);
+        draws[i](plan, plan->run->recipe->files.list[0], &content);
+        status = output_write(&options->outputs[i], &content, report);
         text_free(&content);
     }
     return status;
@@ -160,7 +159,7 @@ static enum status print(const struct step_plan *plan, const struct advice_sourc
     if (plan->profile != NULL && !options->no_advice)
         advice_print(&advice, plan, stdout);
     if (options->ops)
-        TRY(step_plan_print_ops(plan, stdout));
+        step_plan_print_ops(plan, stdout);
     return write_outputs(plan, options);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "parallel/comm.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tools/cli/cmd_plan.h"
@@ -62,17 +63,15 @@ static struct recipe *preview(int argc, char **argv)
 {
     struct recipe *recipe = NULL;
     struct problems problems = {0};
-    const char **words = calloc((size_t)argc + 1, sizeof *words);
+    AUTO_FREE const char **words = memory_zeroed((size_t)argc + 1, sizeof *words, "the arguments");
     int count = 0;
-    for (int i = 2; words != NULL && i < argc; i++)
+    for (int i = 2; i < argc; i++)
         if (!recipe_argument_sets("cluster.device=dry", (const char *const *)&argv[i], 1))
             words[count++] = argv[i];
-    if (words != NULL)
-        words[count++] = "cluster.device=dry";
-    if (words != NULL && argc > 1 && planned_recipe_load(argv[1], words, count, 0, &recipe, &problems) != OK)
+    words[count++] = "cluster.device=dry";
+    if (argc > 1 && planned_recipe_load(argv[1], words, count, 0, &recipe, &problems) != OK)
         recipe = NULL;
     problems_free(&problems);
-    free(words);
     return recipe;
 }
 
@@ -164,9 +163,8 @@ int cmd_train(int argc, char **argv)
     if (supervised)
         setenv(SUPERVISED_VARIABLE, "1", 1);
     struct text copies[PRETRAINED_TOKENIZER_FILES] = {0};
-    char **words = calloc((size_t)argc + PRETRAINED_TOKENIZER_FILES + 1, sizeof *words);
-    if (words == NULL)
-        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    char **words =
+        memory_zeroed((size_t)argc + PRETRAINED_TOKENIZER_FILES + 1, sizeof *words, "the arguments");
     const int count = find_copy(argc, argv, copies);
     for (int i = 0; i < argc; i++)
         words[i] = argv[i];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "planner/schedule/choose_schedule.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -38,13 +39,12 @@ struct arguments {
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.steps = 3, .recipe = calloc((size_t)argc + 1, sizeof *out->recipe)};
+    *out = (struct arguments){
+        .steps = 3, .recipe = memory_zeroed((size_t)argc + 1, sizeof *out->recipe, "the arguments")};
     const struct option options[] = {
         {"--steps", OPTION_INTEGER, &out->steps, 1, 1000},
         {"--all", OPTION_FLAG, &out->all, 0, 0},
     };
-    if (out->recipe == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
     out->recipe[0] = argv[0];
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->recipe + 1,
                       &out->recipe_count));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/recipe_argument.h"
 
+#include "base/memory.h"
 #include "parallel/comm.h"
 #include "planner/profile/profile.h"
 #include "planner/recipe/planned_recipe.h"
@@ -179,9 +180,7 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     struct overrides layout;
     while (more != NULL && more[extra] != NULL)
         extra++;
-    char **all = calloc((size_t)argc + MAX_OVERRIDES + (size_t)extra, sizeof *all);
-    if (all == NULL)
-        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    char **all = memory_zeroed((size_t)argc + MAX_OVERRIDES + (size_t)extra, sizeof *all, "the arguments");
     // The command, the recipe, our overrides, and those of the caller that ours do not replace.
     int first = argc < 2 ? argc : 2, ours = 0, count;
     overrides_of_one_rank(&layout);

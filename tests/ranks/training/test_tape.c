@@ -132,10 +132,9 @@ static enum status rank_main(struct world *world, void *argument)
 {
     struct tape_case *job = argument;
     struct tap *tap = &job->tap[world->rank];
-    struct tape_recorder *recorder = NULL;
     struct rank_state state;
     struct step_result result;
-    TRY(tape_recorder_create(world->rank, &recorder));
+    struct tape_recorder *recorder = tape_recorder_create(world->rank);
     tap->recorder = tape_recorder_observer(recorder);
     TRY(world_observe(world, (struct observer){.notify = tap_observe, .context = tap}));
     TRY(memory_plan_create_rank(&job->run, world, &state));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/memory.h"
 #include "kernels/numbers/narrow.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
@@ -77,7 +78,7 @@ static enum status grow(struct comparison *c, size_t bytes)
 {
     for (int i = 0; i < 2 && bytes > c->capacity; i++) {
         free(c->band[i]);
-        c->band[i] = malloc(bytes);
+        c->band[i] = malloc(bytes); // the size is that of a file
         if (c->band[i] == NULL)
             return fail(NO_MEMORY, "no memory for a band of %zu bytes", bytes);
     }
@@ -116,9 +117,8 @@ static enum status compare_tensor(struct comparison *c, const char *name, struct
 static enum status compare_all(struct comparison *c)
 {
     const struct manifest *a = &c->source[0].manifest, *b = &c->source[1].manifest;
-    c->list = calloc((size_t)a->tensor_count + (size_t)b->tensor_count + 1, sizeof *c->list);
-    if (c->list == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d tensors", a->tensor_count + b->tensor_count);
+    c->list = memory_zeroed((size_t)a->tensor_count + (size_t)b->tensor_count + 1, sizeof *c->list,
+                            "a list of tensors");
     for (int i = 0, j = 0; i < a->tensor_count || j < b->tensor_count;) {
         int order = i == a->tensor_count   ? 1
                     : j == b->tensor_count ? -1
@@ -175,9 +175,8 @@ int checkpoint_diff(int argc, char **argv)
     struct comparison c = {.count = 0};
     bool json = false;
     int count = 0;
-    const char **rest = calloc((size_t)argc + 1, sizeof *rest);
-    enum status status = rest != NULL ? parse(argc, argv, &json, rest, &count)
-                                      : fail(NO_MEMORY, "no memory for the arguments");
+    const char **rest = memory_zeroed((size_t)argc + 1, sizeof *rest, "the arguments");
+    enum status status = parse(argc, argv, &json, rest, &count);
     for (int i = 0; i < 2 && status == OK; i++)
         status = checkpoint_argument(rest[i], &c.folder[i], &c.source[i]);
     if (status == OK)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid checkpoint export: a checkpoint as a model of Hugging Face's transformers library. */
+#include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
@@ -32,9 +33,7 @@ static enum status parse(int argc, char **argv, struct pretrained_export_options
         {"--max-shard-mb", OPTION_INTEGER, &shard_mb, 1, MAX_SHARD_MB},
     };
     int count;
-    const char **rest = calloc((size_t)argc + 1, sizeof *rest);
-    if (rest == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
+    const char **rest = memory_zeroed((size_t)argc + 1, sizeof *rest, "the arguments");
     enum status status = options_parse(argc, argv, options, sizeof options / sizeof *options, rest, &count);
     if (status == OK && count != 1)
         status = fail(BAD_USAGE,

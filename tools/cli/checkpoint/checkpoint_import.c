@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid checkpoint import: a model of Hugging Face's transformers library as a checkpoint. */
+#include "base/memory.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -20,9 +21,7 @@ static enum status parse(int argc, char **argv, struct arguments *a)
                                      {"--untie", OPTION_FLAG, &untie, 0, 0},
                                      {"--tie", OPTION_FLAG, &tie, 0, 0}};
     int count;
-    const char **rest = calloc((size_t)argc + 1, sizeof *rest);
-    if (rest == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
+    const char **rest = memory_zeroed((size_t)argc + 1, sizeof *rest, "the arguments");
     enum status status = options_parse(argc, argv, options, sizeof options / sizeof *options, rest, &count);
     if (status == OK && count != 1)
         status =

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/memory.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
 #include "trainer/files/problems.h"
@@ -18,9 +19,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--json", OPTION_FLAG, &out->json, 0, 0},
         {"--verify", OPTION_FLAG, &out->verify, 0, 0},
     };
-    *out = (struct arguments){.rest = calloc((size_t)argc + 1, sizeof *out->rest)};
-    if (out->rest == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
+    *out = (struct arguments){.rest = memory_zeroed((size_t)argc + 1, sizeof *out->rest, "the arguments")};
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
     if (out->rest_count != 1)
         return fail(BAD_USAGE, "checkpoint inspect: %d arguments given; use cuboid checkpoint inspect CKPT",

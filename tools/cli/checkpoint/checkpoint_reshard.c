@@ -2,6 +2,7 @@
 /* Writes the files that a run on another layout would write, with the values of the checkpoint. The layout is
  * that of the checkpoint's recipe with the given keys. */
 #include "base/file.h"
+#include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
@@ -63,9 +64,7 @@ static enum status load_layout(struct reshard *r, const char *const *keys, int c
 {
     struct text path = {0};
     struct problems problems = {0};
-    const char **all = calloc((size_t)count + 2, sizeof *all);
-    if (all == NULL)
-        return fail(NO_MEMORY, "no memory for %d keys", count);
+    const char **all = memory_zeroed((size_t)count + 2, sizeof *all, "the arguments");
     for (int i = 0; i < count; i++)
         all[i] = keys[i];
     all[count] = "cluster.device=dry"; // the layout does not depend on it, and no device is needed
@@ -132,9 +131,8 @@ static enum status list_tensors(struct reshard *r)
     if (!has_tensor(r, STATE_VALUE, &r->params.list[0], &whole))
         return fail(BAD_CHECKPOINT, "%s: holds no %s", r->folder, r->params.list[0].name);
     list->main = whole.dtype == SAFETENSORS_BF16 ? BF16 : F32;
-    list->replicated = calloc((size_t)m->tensor_count + 1, sizeof *list->replicated);
-    if (list->replicated == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d tensors", m->tensor_count);
+    list->replicated =
+        memory_zeroed((size_t)m->tensor_count + 1, sizeof *list->replicated, "a list of tensors");
     for (int i = 0; i < m->tensor_count; i++)
         if (!is_parameter(r, m->tensors[i].name))
             CHECK(checkpoint_reader_tensor(&r->source, m->tensors[i].name,
@@ -185,10 +183,8 @@ static enum status list_shards(struct reshard *r, int rank, struct rank_file *fi
     *file = (struct rank_file){.count = 0};
     TRY(find_share(r, rank, &file->share));
     const int tensors = tensor_list_count(&r->tensors);
-    file->shards = calloc((size_t)tensors + 1, sizeof *file->shards);
-    file->has = calloc((size_t)tensors + 1, 1);
-    if (file->shards == NULL || file->has == NULL)
-        return fail(NO_MEMORY, "no memory for a list of %d tensors", tensors);
+    file->shards = memory_zeroed((size_t)tensors + 1, sizeof *file->shards, "a list of tensors");
+    file->has = memory_zeroed((size_t)tensors + 1, 1, "a list of tensors");
     for (int i = 0; i < file->share.count; i++)
         for (enum state state = 0; state < r->tensors.states; state++)
             add_shard(r, file, tensor_list_index(&r->tensors, file->share.parts[i].param, state),
@@ -294,10 +290,10 @@ static enum status allocate(struct reshard *r)
         band = row > band ? row : band;
     }
     r->words = note_words(tensor_list_count(&r->tensors));
-    r->notes = calloc((size_t)r->run.mesh.world * (size_t)r->words, sizeof *r->notes);
-    r->band = malloc(band);
-    return r->notes != NULL && r->band != NULL ? OK
-                                               : fail(NO_MEMORY, "no memory for bands of %zu bytes", band);
+    r->notes =
+        memory_zeroed((size_t)r->run.mesh.world * (size_t)r->words, sizeof *r->notes, "a list of tensors");
+    r->band = malloc(band); // the size is that of a file
+    return r->band != NULL ? OK : fail(NO_MEMORY, "no memory for bands of %zu bytes", band);
 }
 
 /* Reads all but the values of the tensors. */
@@ -340,9 +336,8 @@ int checkpoint_reshard(int argc, char **argv)
 {
     struct reshard r = {.out = NULL};
     int count = 0;
-    const char **rest = calloc((size_t)argc + 1, sizeof *rest);
-    enum status status = rest != NULL ? parse(argc, argv, &r.out, rest, &count)
-                                      : fail(NO_MEMORY, "no memory for the arguments");
+    const char **rest = memory_zeroed((size_t)argc + 1, sizeof *rest, "the arguments");
+    enum status status = parse(argc, argv, &r.out, rest, &count);
     if (status == OK)
         status = reshard(&r, rest[0], rest + 1, count - 1);
     output_folder_free(&r.output);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "tools/cli/data/cmd_data_options.h"
 #include "tools/cli/options.h"
@@ -138,10 +139,9 @@ static enum status run(const char *command, int argc, char **argv, struct data_o
 int cmd_data(int argc, char **argv)
 {
     struct data_options options = {.append_eod = true};
-    options.inputs = calloc((size_t)argc + 1, sizeof *options.inputs);
-    enum status status = options.inputs == NULL ? fail(NO_MEMORY, "no memory for %d words", argc)
-                         : argc < 2             ? run("", argc, argv, &options)
-                                                : run(argv[1], argc - 1, argv + 1, &options);
+    options.inputs = memory_zeroed((size_t)argc + 1, sizeof *options.inputs, "the arguments");
+    const enum status status =
+        argc < 2 ? run("", argc, argv, &options) : run(argv[1], argc - 1, argv + 1, &options);
     free(options.inputs);
     if (status == OK)
         return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/data/cmd_data_options.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/data/dataset.h"
 #include "trainer/tokenizer/tokenizer_print.h"
@@ -33,9 +34,8 @@ static void print_lengths(const struct dataset *d)
  * bytes. */
 static enum status print_ids(const struct dataset *d, int32_t *largest)
 {
-    int32_t *ids = malloc(CHUNK * sizeof *ids), smallest = INT32_MAX;
-    if (ids == NULL)
-        return fail(NO_MEMORY, "no memory to look at ids");
+    AUTO_FREE int32_t *ids = memory_zeroed(CHUNK, sizeof *ids, "ids");
+    int32_t smallest = INT32_MAX;
     enum status status = OK;
     int64_t scanned = 0, document = 0;
     *largest = -1;
@@ -51,7 +51,6 @@ static enum status print_ids(const struct dataset *d, int32_t *largest)
             scanned += count;
         }
     }
-    free(ids);
     if (status == OK && scanned > 0)
         printf("ids        %d to %d%s\n", smallest, *largest,
                scanned < dataset_tokens(d) ? " in the first 64 Mi tokens" : "");

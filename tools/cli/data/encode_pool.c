@@ -312,10 +312,8 @@ static enum status add_part(struct encode_pool *pool, const struct part *part, c
     struct block *block = &pool->ring[pool->filled % pool->size];
     if (block->count == block->capacity) {
         int64_t capacity = block->capacity < 64 ? 64 : 2 * block->capacity;
-        struct part *parts = realloc(block->parts, (size_t)capacity * sizeof *parts);
-        if (parts == NULL)
-            return fail(NO_MEMORY, "no memory for %lld documents", (long long)capacity);
-        block->parts = parts;
+        block->parts =
+            memory_resized(block->parts, (size_t)capacity, sizeof *block->parts, "the documents of a block");
         block->capacity = capacity;
     }
     block->parts[block->count++] = *part;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/data/prepare_notes.h"
 
+#include "base/memory.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,10 +41,7 @@ const char *prepare_notes_file(struct prepare_notes *notes, const char *file)
         return notes->files[notes->file_count - 1];
     if ((notes->file_count & (notes->file_count - 1)) == 0) { // full at each power of two
         const size_t capacity = notes->file_count > 0 ? 2 * (size_t)notes->file_count : 1;
-        char **files = realloc(notes->files, capacity * sizeof *files);
-        if (files == NULL)
-            die_of(NO_MEMORY, "no memory for the names of %zu files", capacity);
-        notes->files = files;
+        notes->files = memory_resized(notes->files, capacity, sizeof *notes->files, "the names of files");
     }
     return notes->files[notes->file_count++] = text_copy(file);
 }

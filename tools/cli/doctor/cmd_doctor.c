@@ -3,6 +3,7 @@
  * install it, and measured rates, which it writes as a cluster profile. */
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "kernels/device.h"
 #include "kernels/device_info.h"
 #include "parallel/transports/transport_info.h"
@@ -263,8 +264,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 
 int cmd_doctor(int argc, char **argv)
 {
-    struct arguments arguments = {.seconds = CHECK_S, .words = calloc((size_t)argc + 2, sizeof(char *))};
-    CHECK(arguments.words != NULL);
+    struct arguments arguments = {.seconds = CHECK_S,
+                                  .words = memory_zeroed((size_t)argc + 2, sizeof(char *), "the arguments")};
     arguments.words[0] = argv[0];
     const enum status status = parse(argc, argv, &arguments);
     int result;

@@ -57,9 +57,7 @@ struct matmul_check {
 
 static enum status alloc_matmul(struct device *device, struct stream *stream, struct matmul_check *m)
 {
-    m->host = malloc(sizeof(float) * (M * K + N * K + M * N));
-    if (m->host == NULL)
-        return fail(NO_MEMORY, "no memory for a matrix multiplication");
+    m->host = memory_zeroed(M * K + N * K + M * N, sizeof(float), "a matrix multiplication");
     TRY(buffer_alloc(device, PART_DATA, sizeof(float) * M * K, &m->a));
     TRY(buffer_alloc(device, PART_DATA, sizeof(float) * N * K, &m->b));
     TRY(buffer_alloc(device, PART_DATA, sizeof(float) * M * N, &m->c));
@@ -230,8 +228,7 @@ static enum status send_and_receive(struct device *device, struct stream *stream
     const int ranks[RANKS] = {0, 1}, rank = world->rank;
     struct message_task task = {.all = NULL};
     struct buffer buffer = {0};
-    float *host = calloc(ELEMENTS, sizeof *host);
-    CHECK(host != NULL);
+    float *host = memory_zeroed(ELEMENTS, sizeof *host, "a message");
     for (int i = 0; i < ELEMENTS / 2; i++)
         host[i] = element(rank, i);
     TRY(group_create(world, "check", 1, ranks, RANKS, &task.all));

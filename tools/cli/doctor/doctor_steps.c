@@ -2,6 +2,7 @@
 #include "tools/cli/doctor/doctor_steps.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "kernels/device_plan.h"
 #include "kernels/observe.h"
 #include "parallel/comm.h"
@@ -87,9 +88,7 @@ static struct timed_op *append(struct timed_ops *ops, enum profile_kind table,
                                const struct profile_sample *sample)
 {
     if (is_full(ops->count)) {
-        struct timed_op *larger = realloc(ops->list, (2 * ops->count + 1) * sizeof *larger);
-        CHECK(larger != NULL);
-        ops->list = larger;
+        ops->list = memory_resized(ops->list, 2 * ops->count + 1, sizeof *ops->list, "the ops");
     }
     ops->list[ops->count] = (struct timed_op){.table = table, .sample = *sample};
     return &ops->list[ops->count++];
@@ -98,9 +97,7 @@ static struct timed_op *append(struct timed_ops *ops, enum profile_kind table,
 static void add_rate(struct timed_op *op, double rate)
 {
     if (is_full(op->count)) {
-        double *larger = realloc(op->rates, (2 * op->count + 1) * sizeof *larger);
-        CHECK(larger != NULL);
-        op->rates = larger;
+        op->rates = memory_resized(op->rates, 2 * op->count + 1, sizeof *op->rates, "the rates of an op");
     }
     op->rates[op->count++] = rate;
 }

@@ -2,6 +2,7 @@
 #include "tools/cli/measure/journal.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,10 +59,9 @@ static void grow(struct journal *journal)
     if (journal->count > 0 && (journal->count & (journal->count - 1)) != 0)
         return;
     const size_t capacity = journal->count > 0 ? 2 * journal->count : 1;
-    journal->list = realloc(journal->list, capacity * sizeof *journal->list);
-    journal->order = realloc(journal->order, capacity * sizeof *journal->order);
-    if (journal->list == NULL || journal->order == NULL)
-        die(__FILE__, __LINE__, "sweep", "out of memory for a run");
+    journal->list = memory_resized(journal->list, capacity, sizeof *journal->list, "the runs of a journal");
+    journal->order =
+        memory_resized(journal->order, capacity, sizeof *journal->order, "the runs of a journal");
 }
 
 /* Adds an entry after all others. */

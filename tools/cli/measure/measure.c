@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/measure/measure.h"
 
+#include "base/memory.h"
 #include "base/process.h"
 
 #include "planner/recipe/planned_recipe.h"
@@ -83,10 +84,9 @@ static enum status start(const struct measure *measure, const struct measure_req
 {
     const char *launch = measure->options.launch;
     const size_t words = launch != NULL ? strlen(launch) + 1 : 0;
-    char **argv = calloc(overrides->count + words + 4, sizeof *argv);
+    AUTO_FREE char **argv =
+        memory_zeroed(overrides->count + words + 4, sizeof *argv, "the arguments of a run");
     int count = 0;
-    if (argv == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments of a run");
     if (launch != NULL)
         count = add_launch(launch, recipe_world_size(request->recipe), argv, count);
     argv[count++] = text_copy(measure->program);
@@ -97,7 +97,6 @@ static enum status start(const struct measure *measure, const struct measure_req
     const enum status status = measure_process(argv, log, measure->options.timeout_s, launch != NULL, state);
     for (int i = 0; i < count; i++)
         free(argv[i]);
-    free(argv);
     return status;
 }
 

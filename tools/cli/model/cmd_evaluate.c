@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
@@ -78,7 +79,7 @@ static enum status check(const struct arguments *a)
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.rest = calloc((size_t)argc, sizeof *out->rest)};
+    *out = (struct arguments){.rest = memory_zeroed((size_t)argc, sizeof *out->rest, "the arguments")};
     const struct option options[] = {
         {"--data", OPTION_TEXT, &out->data, 0, 0},
         {"--split", OPTION_TEXT, &out->split, 0, 0},
@@ -87,8 +88,6 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--by-document", OPTION_FLAG, &out->by_document, 0, 0},
         {"--json", OPTION_FLAG, &out->json, 0, 0},
     };
-    if (out->rest == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
     return check(out);
 }

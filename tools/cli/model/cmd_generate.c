@@ -188,10 +188,8 @@ static bool sets_ranks(const char *override)
 /* One sequence at a time on one rank, except for the degrees that are given; ends with NULL. */
 static const char **list_layout(const struct arguments *a)
 {
-    const char **list = calloc((size_t)a->rest_count + 3, sizeof *list);
+    const char **list = memory_zeroed((size_t)a->rest_count + 3, sizeof *list, "the layout");
     int count = 0;
-    if (list == NULL)
-        return NULL;
     list[count++] = "train.micro_batch_size=1";
     list[count++] = "train.global_batch_size=1";
     for (int i = 1; i < a->rest_count; i++)
@@ -311,13 +309,11 @@ static int run_prompts(const struct arguments *a, const char *checkpoint, const 
 {
     struct prompts prompts = {.count = 0};
     int status = exit_status_of_world(read_prompts(a, &prompts));
-    struct generated *each = calloc((size_t)prompts.count + 1, sizeof *each);
+    AUTO_FREE struct generated *each = memory_zeroed((size_t)prompts.count + 1, sizeof *each, "the results");
     if (status == 0)
-        status = exit_status_of_world(each != NULL ? run(a, &prompts, checkpoint, recipe, each)
-                                                   : fail(NO_MEMORY, "no memory for the results"));
-    for (int64_t i = 0; each != NULL && i < prompts.count && i < MAX_PROMPTS; i++)
+        status = exit_status_of_world(run(a, &prompts, checkpoint, recipe, each));
+    for (int64_t i = 0; i < prompts.count && i < MAX_PROMPTS; i++)
         text_free(&each[i].text);
-    free(each);
     free(prompts.list);
     text_free(&prompts.text);
     return status;
@@ -326,7 +322,7 @@ static int run_prompts(const struct arguments *a, const char *checkpoint, const 
 /* Returns 0, or the exit status. */
 static int run_command(const struct arguments *a)
 {
-    const char **layout = list_layout(a);
+    AUTO_FREE const char **layout = list_layout(a);
     const struct model_request request = {.command = "generate",
                                           .example = "--prompt TEXT",
                                           .words = a->rest,
@@ -334,13 +330,11 @@ static int run_command(const struct arguments *a)
                                           .one_rank = layout};
     char *checkpoint = NULL;
     struct recipe *recipe = NULL;
-    int size, status = layout != NULL ? model_argument(&request, &checkpoint, &recipe, &size)
-                                      : exit_status(fail(NO_MEMORY, "no memory for the layout"));
+    int size, status = model_argument(&request, &checkpoint, &recipe, &size);
     if (status == 0)
         status = run_prompts(a, checkpoint, recipe);
     recipe_destroy(recipe);
     free(checkpoint);
-    free(layout);
     return status;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/model/model_argument.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tools/cli/recipe_argument.h"
@@ -63,9 +64,8 @@ static int load_recipe(const struct model_request *request, const char *path, co
     int defaults = 0;
     while (request->defaults != NULL && request->defaults[defaults] != NULL)
         defaults++;
-    char **argv = calloc((size_t)(request->count + defaults + override_count) + 2, sizeof *argv);
-    if (argv == NULL)
-        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    char **argv = memory_zeroed((size_t)(request->count + defaults + override_count) + 2, sizeof *argv,
+                                "the arguments");
     int argc = 0;
     argv[argc++] = (char *)(uintptr_t)request->command;
     argv[argc++] = (char *)(uintptr_t)path;

@@ -72,25 +72,21 @@ static enum status hold_out_thirds(const struct fit_rows *rows, const struct fit
     for (int i = 0; i < out->source_count; i++)
         out->thirds[i] = fit_error_of(rows, result.error, used, false, out->sources[i]);
     out->all_thirds = fit_error_of(rows, result.error, used, false, NULL);
-    out->third_rows = calloc(fit_rows_count(rows) + 1, sizeof *out->third_rows);
-    for (size_t r = 0; r < fit_rows_count(rows) && out->third_rows != NULL; r++)
+    out->third_rows = memory_zeroed(fit_rows_count(rows) + 1, sizeof *out->third_rows, "a fit");
+    for (size_t r = 0; r < fit_rows_count(rows); r++)
         if (!used[r])
             out->third_rows[out->third_count++] = result.error[r];
     fit_result_free(&result);
-    return out->third_rows != NULL ? OK : fail(NO_MEMORY, "no memory for a fit");
+    return OK;
 }
 
 static enum status hold_out(const struct fit_rows *rows, const struct fit_options *options,
                             struct fit_held_out *out)
 {
-    bool *used = calloc(fit_rows_count(rows) + 1, sizeof *used);
-    enum status status = used != NULL ? OK : fail(NO_MEMORY, "no memory for a fit");
-    for (int i = 0; i < out->source_count && out->source_count > 1 && status == OK; i++)
-        status = hold_out_source(rows, options, out->sources[i], used, &out->without[i]);
-    if (status == OK)
-        status = hold_out_thirds(rows, options, used, out);
-    free(used);
-    return status;
+    AUTO_FREE bool *used = memory_zeroed(fit_rows_count(rows) + 1, sizeof *used, "a fit");
+    for (int i = 0; i < out->source_count && out->source_count > 1; i++)
+        TRY(hold_out_source(rows, options, out->sources[i], used, &out->without[i]));
+    return hold_out_thirds(rows, options, used, out);
 }
 
 /* ---- the fit ---- */
@@ -147,8 +143,8 @@ static enum status open_tables(const struct arguments *arguments, struct publish
 static int fit(const struct arguments *arguments)
 {
     const size_t count = (size_t)arguments->table_count;
-    struct published *published = calloc(count + 1, sizeof *published);
-    struct fit_table *tables = calloc(count + 1, sizeof *tables);
+    AUTO_FREE struct published *published = memory_zeroed(count + 1, sizeof *published, "the tables");
+    AUTO_FREE struct fit_table *tables = memory_zeroed(count + 1, sizeof *tables, "the tables");
     struct fit_rows *rows = NULL;
     struct progress_line progress = progress_line_begin();
     const struct fit_options options = {.profile = arguments->base,
@@ -156,19 +152,14 @@ static int fit(const struct arguments *arguments)
                                         .override_count = (size_t)arguments->override_count,
                                         .progress = show_progress,
                                         .context = &progress};
-    enum status status = published != NULL && tables != NULL ? OK : fail(NO_MEMORY, "no memory for tables");
-    int exit = exit_status(status);
-    if (status == OK)
-        exit = exit_status_of_input(open_tables(arguments, published, tables));
+    int exit = exit_status_of_input(open_tables(arguments, published, tables));
     if (exit == 0)
         exit = exit_status_of_input(fit_rows_plan(tables, count, &options, &rows));
     if (exit == 0)
         exit = exit_status(fit_and_print(rows, &options, arguments));
     fit_rows_destroy(rows);
-    for (size_t i = 0; published != NULL && i < count; i++)
+    for (size_t i = 0; i < count; i++)
         published_free(&published[i]);
-    free(published);
-    free(tables);
     return exit;
 }
 
@@ -211,15 +202,12 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 
 int profile_fit(int argc, char **argv)
 {
-    struct arguments arguments = {.tables = calloc((size_t)argc + 1, sizeof(char *)),
-                                  .overrides = calloc((size_t)argc + 1, sizeof(char *))};
-    int status;
-    if (arguments.tables == NULL || arguments.overrides == NULL)
-        status = exit_status(fail(NO_MEMORY, "no memory for the arguments"));
-    else {
-        status = exit_status_of_input(parse(argc, argv, &arguments));
-        status = status == 0 ? fit(&arguments) : status;
-    }
+    struct arguments arguments = {.tables = memory_zeroed((size_t)argc + 1, sizeof(char *), "the arguments"),
+                                  .overrides =
+                                      memory_zeroed((size_t)argc + 1, sizeof(char *), "the arguments")};
+    int status = exit_status_of_input(parse(argc, argv, &arguments));
+    if (status == 0)
+        status = fit(&arguments);
     free(arguments.tables);
     free(arguments.overrides);
     return status;

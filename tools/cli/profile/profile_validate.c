@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/profile/profile_validate.h"
+#include "base/memory.h"
 #include "base/quantile.h"
 
 #include "planner/fit/fit.h"
@@ -192,16 +193,12 @@ static void print_parameters(const struct validation *v)
 static enum status run_protocols(struct validation *v)
 {
     const size_t count = fit_rows_count(v->rows);
-    v->used = calloc(count + 1, sizeof *v->used);
-    bool made = v->used != NULL;
+    v->used = memory_zeroed(count + 1, sizeof *v->used, "the rows of a fit");
     for (int p = 0; p < PROTOCOLS; p++) {
-        v->errors[p] = calloc(count + 1, sizeof(double));
-        made = made && v->errors[p] != NULL;
-        for (size_t i = 0; made && i < count; i++)
+        v->errors[p] = memory_zeroed(count + 1, sizeof(double), "the rows of a fit");
+        for (size_t i = 0; i < count; i++)
             v->errors[p][i] = NAN;
     }
-    if (!made)
-        return fail(NO_MEMORY, "no memory for %zu rows", count);
     TRY(fit_all(v));
     for (int t = 0; t < v->table_count; t++)
         TRY(leave_out_table(v, &v->published[t]));
@@ -256,14 +253,12 @@ static int validate(struct validation *v, char **arguments)
         return exit_status_of_input(status);
     status = run_protocols(v);
     progress_line_clear(&progress);
-    double *scratch = calloc(fit_rows_count(v->rows) + 1, sizeof *scratch);
-    if (status == OK && scratch == NULL)
-        status = fail(NO_MEMORY, "no memory for %zu rows", fit_rows_count(v->rows));
     if (status == OK) {
+        AUTO_FREE double *scratch =
+            memory_zeroed(fit_rows_count(v->rows) + 1, sizeof *scratch, "the rows of a fit");
         print_parameters(v);
         print_errors(v, scratch);
     }
-    free(scratch);
     return exit_status(status);
 }
 
@@ -274,15 +269,10 @@ int profile_validate(int argc, char **argv)
     if (argc < 2)
         return exit_status(fail(BAD_USAGE, "profile validate: no table given; use cuboid profile validate "
                                            "TABLE@PROFILE... (cuboid table --list has the tables)"));
-    v.names = calloc(count, sizeof *v.names);
-    v.published = calloc(count, sizeof *v.published);
-    v.tables = calloc(count, sizeof *v.tables);
-    int status;
-    if (v.names == NULL || v.published == NULL || v.tables == NULL) {
-        v.table_count = 0;
-        status = exit_status(fail(NO_MEMORY, "no memory for tables"));
-    } else
-        status = validate(&v, argv + 1);
+    v.names = memory_zeroed(count, sizeof *v.names, "the tables");
+    v.published = memory_zeroed(count, sizeof *v.published, "the tables");
+    v.tables = memory_zeroed(count, sizeof *v.tables, "the tables");
+    const int status = validate(&v, argv + 1);
     validation_free(&v);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "tools/cli/restart/restart.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/process.h"
 #include "parallel/comm.h"
 #include "tools/cli/options.h"
@@ -253,8 +254,7 @@ int restart_command(int argc, char **argv)
                                      {"--launch", OPTION_TEXT, &arguments.launch, 0, 0},
                                      {"--no-check", OPTION_FLAG, &arguments.no_check, 0, 0}};
     int count = 0;
-    const char **words = calloc((size_t)argc + 2, sizeof *words);
-    CHECK(words != NULL);
+    const char **words = memory_zeroed((size_t)argc + 2, sizeof *words, "the arguments");
     words[0] = argv[0];
     enum status status =
         options_parse(argc, argv, options, sizeof options / sizeof *options, words + 1, &count);

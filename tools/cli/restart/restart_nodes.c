@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/memory.h"
 #include "base/process.h"
 #include "tools/cli/restart/restart.h"
 #include "tools/cli/submit/launch.h"
@@ -17,9 +18,7 @@ static const char check_words[] = " --check --report --seconds 1 1>&2";
 
 static void add_name(struct recipe_names *names, const char *name, size_t length)
 {
-    char **list = realloc(names->list, (names->count + 1) * sizeof *list);
-    CHECK(list != NULL);
-    names->list = list;
+    names->list = memory_resized(names->list, names->count + 1, sizeof *names->list, "the names of nodes");
     struct text copy = {0};
     text_add(&copy, "%.*s", (int)length, name);
     names->list[names->count++] = copy.chars != NULL ? copy.chars : text_copy("");

@@ -2,6 +2,7 @@
 /* cuboid runs: finished runs, compared by metrics.jsonl and recipe.yaml of their folders. */
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tools/cli/options.h"
 #include "tools/cli/published_csv.h"
@@ -175,10 +176,8 @@ struct runs {
 
 static void add_run(const char *dir, struct runs *out)
 {
-    struct compared *list = realloc(out->list, (size_t)(out->count + 1) * sizeof *list);
-    CHECK(list != NULL);
-    out->list = list;
-    read_run(dir, &list[out->count++]);
+    out->list = memory_resized(out->list, (size_t)out->count + 1, sizeof *out->list, "the runs");
+    read_run(dir, &out->list[out->count++]);
 }
 
 /* Reads a run directory, or the run directories in a folder that is none, by name. */
@@ -225,10 +224,8 @@ int cmd_runs(int argc, char **argv)
 {
     bool csv = false;
     const struct option options[] = {{"--csv", OPTION_FLAG, &csv, 0, 0}};
-    const char **dirs = calloc((size_t)argc + 1, sizeof *dirs);
+    const char **dirs = memory_zeroed((size_t)argc + 1, sizeof *dirs, "the arguments");
     int count = 0, status = 0;
-    if (dirs == NULL)
-        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
     status = exit_status_of_input(options_parse(argc, argv, options, 1, dirs, &count));
     if (status == 0 && count == 0)
         status = exit_status_of_input(fail(BAD_USAGE, "no run given; use cuboid runs DIR ..."));

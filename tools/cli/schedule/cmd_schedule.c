@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "schedules/csv/csv.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -150,10 +151,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--trace", OPTION_TEXT, &out->outputs[TRACE].path, 0, 0},
         {"--list", OPTION_FLAG, &out->list, 0, 0},
     };
-    const char **rest = calloc((size_t)argc, sizeof *rest);
+    const char **rest = memory_zeroed((size_t)argc, sizeof *rest, "the arguments");
     int count = 0;
-    if (rest == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
     enum status status = options_parse(argc, argv, options, sizeof options / sizeof *options, rest, &count);
     out->name = count > 0 ? rest[0] : NULL;
     if (status == OK && count > 1)

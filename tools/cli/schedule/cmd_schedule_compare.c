@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/schedule/cmd_schedule_compare.h"
 
+#include "base/memory.h"
 #include "tools/cli/schedule/cmd_schedule_costs.h"
 #include "tools/cli/schedule/cmd_schedule_print.h"
 #include "tools/cli/schedule/cmd_schedule_progress.h"
@@ -218,9 +219,7 @@ enum status compare_schedules(const struct comparison *c)
     int count = 0;
     while (schedule_about(count) != NULL)
         count++;
-    struct entry *entries = calloc((size_t)count, sizeof *entries);
-    if (entries == NULL)
-        return fail(NO_MEMORY, "no memory to compare %d schedules", count);
+    struct entry *entries = memory_zeroed((size_t)count, sizeof *entries, "the schedules");
     enum status status = OK;
     struct reporter reporter;
     reporter_begin(&reporter, "compare");

@@ -9,6 +9,8 @@
  * of lines, each once. */
 #include "tools/cli/schedule/cmd_schedule_costs.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -130,13 +132,10 @@ enum status read_stage_costs(const char *path, struct stage_costs *out)
         status = read_lines(&r, &text, true);
     if (status == OK) {
         out->count = r.lines;
-        out->of_stage = calloc((size_t)r.lines + 1, sizeof *out->of_stage);
-        r.given = calloc((size_t)r.lines + 1, sizeof *r.given);
-        if (out->of_stage == NULL || r.given == NULL)
-            status = fail(NO_MEMORY, "no memory for the times of %d stages", r.lines);
-    }
-    if (status == OK)
+        out->of_stage = memory_zeroed((size_t)r.lines + 1, sizeof *out->of_stage, "the times of stages");
+        r.given = memory_zeroed((size_t)r.lines + 1, sizeof *r.given, "the times of stages");
         status = read_lines(&r, &text, false);
+    }
     if (status == OK)
         status = check_sum(out, path);
     free(r.given);

@@ -2,6 +2,7 @@
 /* cuboid submit: writes a batch script, and passes it to sbatch. */
 #include "tools/cli/commands.h"
 
+#include "base/memory.h"
 #include "base/process.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -165,8 +166,7 @@ int cmd_submit(int argc, char **argv)
                                      {"--restarts", OPTION_INTEGER, &arguments.restarts, 0, 1e6},
                                      {"--launch", OPTION_TEXT, &arguments.launch, 0, 0}};
     int count = 0;
-    const char **words = calloc((size_t)argc + 2, sizeof *words);
-    CHECK(words != NULL);
+    const char **words = memory_zeroed((size_t)argc + 2, sizeof *words, "the arguments");
     words[0] = argv[0];
     enum status status =
         options_parse(argc, argv, options, sizeof options / sizeof *options, words + 1, &count);

@@ -3,6 +3,7 @@
 #include "tools/cli/commands.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "planner/choose/choose.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
@@ -71,7 +72,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
                               .run = -1,
                               .steps = 6,
                               .timeout_s = 600.0,
-                              .rest = calloc((size_t)argc + 3, sizeof(char *))};
+                              .rest = memory_zeroed((size_t)argc + 3, sizeof(char *), "the arguments")};
     const struct option options[] = {
         {"--top", OPTION_INTEGER, &out->top, 1, 1e6},
         {"--all", OPTION_FLAG, &out->all, 0, 0},
@@ -84,8 +85,6 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--run-dir", OPTION_TEXT, &out->run_dir, 0, 0},
         {"--html", OPTION_TEXT, &out->html, 0, 0},
     };
-    if (out->rest == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
     if (out->rest_count == 0)
         return fail(BAD_USAGE, "no sweep given; use cuboid sweep SWEEP.yaml (cuboid sweep --help)");
@@ -205,9 +204,8 @@ static enum status run_best(const struct sweep *sweep, const struct arguments *a
 /* Runs the best layouts, and writes the page again with the measured times. */
 static enum status run_and_show(const struct sweep *sweep, const struct arguments *arguments)
 {
-    struct sweep_measured *measured = calloc(sweep->best_count, sizeof *measured);
-    if (measured == NULL)
-        return fail(NO_MEMORY, "no memory for %zu runs", sweep->best_count);
+    struct sweep_measured *measured =
+        memory_zeroed(sweep->best_count, sizeof *measured, "the runs of a sweep");
     enum status status = run_best(sweep, arguments, measured);
     if (status == OK && arguments->html != NULL)
         status = write_html(sweep, measured, arguments);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/sweep/sweep_run.h"
 
+#include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tools/cli/submit/submit.h"
 #include "tools/cli/sweep/sweep_slurm.h"
@@ -195,11 +196,11 @@ static enum status wait_for_runs(struct runner *runner, struct array_runner *arr
 
 static enum status run_arrays(struct runner *runner, size_t most, struct sweep_measured *measured)
 {
-    struct array_runner array = {.runs = {.dir = runner->options->measure.dir,
-                                          .timeout_s = runner->options->measure.timeout_s,
-                                          .list = calloc(most, sizeof *array.runs.list)},
-                                 .indices = calloc(most, sizeof *array.indices)};
-    CHECK(array.runs.list != NULL && array.indices != NULL);
+    struct array_runner array = {
+        .runs = {.dir = runner->options->measure.dir,
+                 .timeout_s = runner->options->measure.timeout_s,
+                 .list = memory_zeroed(most, sizeof *array.runs.list, "the runs of a sweep")},
+        .indices = memory_zeroed(most, sizeof *array.indices, "the runs of a sweep")};
     enum status status = collect_runs(runner, most, measured, &array);
     array.runs.recipe = array.recipe;
     if (status == OK && array.runs.count > 0)

@@ -3,6 +3,7 @@
 #include "tools/cli/commands.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress_line.h"
@@ -52,7 +53,7 @@ struct arguments {
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.rest = calloc((size_t)argc + 1, sizeof(char *)),
+    *out = (struct arguments){.rest = memory_zeroed((size_t)argc + 1, sizeof(char *), "the arguments"),
                               .run = -1,
                               .measure = {.steps = 6, .timeout_s = 600.0}};
     const struct option options[] = {
@@ -68,8 +69,6 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--timeout", OPTION_REAL, &out->measure.timeout_s, 0.01, 1e9},
         {"--run-dir", OPTION_TEXT, &out->measure.dir, 0, 0},
     };
-    if (out->rest == NULL)
-        return fail(NO_MEMORY, "no memory for the arguments");
     TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
     if (!out->list && !out->columns && out->rest_count == 0)
         return fail(BAD_USAGE, "no table given; use cuboid table NAME (cuboid table --list) or a FILE.csv");
