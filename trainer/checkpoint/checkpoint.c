@@ -175,25 +175,25 @@ static enum status prepare(struct checkpoint_saving *s, bool in_background)
     return OK;
 }
 
-enum status checkpoint_reserve(struct rank_state *w)
+enum status checkpoint_reserve(struct rank_state *state)
 {
-    const struct recipe_checkpoint *recipe = &w->run->recipe->checkpoint;
+    const struct recipe_checkpoint *recipe = &state->run->recipe->checkpoint;
     const int64_t limit = recipe->staging_mb << 20;
     struct rank_writer writer = {.count = 0};
     if (!recipe->async_save || recipe->save == NULL)
         return OK;
-    rank_writer_create(w, &writer);
+    rank_writer_create(state, &writer);
     int64_t bytes = (int64_t)rank_writer_bytes(&writer);
     rank_writer_free(&writer);
     bytes = limit > 0 && limit < bytes ? limit : bytes;
     enum status status = OK;
     if (bytes > 0)
-        status = buffer_alloc(w->device, PART_SNAPSHOT, (size_t)bytes, &w->staging.buffer);
+        status = buffer_alloc(state->device, PART_SNAPSHOT, (size_t)bytes, &state->staging.buffer);
     // Pages are made by the first store, now rather than in a step: a second for 1 GB on a virtual machine.
-    if (status == OK && bytes > 0 && device_traits(w->run->recipe->cluster.device)->has_host_memory)
-        memset(w->staging.buffer.data, 0, (size_t)bytes);
+    if (status == OK && bytes > 0 && device_traits(state->run->recipe->cluster.device)->has_host_memory)
+        memset(state->staging.buffer.data, 0, (size_t)bytes);
     if (status == OK)
-        status = stream_create(w->device, "snapshot", &w->staging.copies);
+        status = stream_create(state->device, "snapshot", &state->staging.copies);
     return status != NO_MEMORY
                ? status
                : fail(status, "checkpoint.async_save: %s; set a smaller checkpoint.staging_mb", fail_text());
@@ -220,19 +220,19 @@ static enum status begin(struct checkpoint_saving *s, bool in_background)
     return rank_agree(w, prepare(s, in_background));
 }
 
-enum status checkpoint_begin(struct rank_state *w, bool in_background, struct checkpoint_saving **out)
+enum status checkpoint_begin(struct rank_state *state, bool in_background, struct checkpoint_saving **out)
 {
     *out = NULL;
-    if (!device_computes(w->device))
+    if (!device_computes(state->device))
         return OK;
-    if (w->run->recipe->checkpoint.save == NULL)
+    if (state->run->recipe->checkpoint.save == NULL)
         return fail(BAD_ARGUMENT, "checkpoint.save is none: there is no directory to save to");
     struct checkpoint_saving *s = memory_zeroed(1, sizeof *s, "a checkpoint being saved");
-    s->rank_state = w;
+    s->rank_state = state;
     CHECK(pthread_mutex_init(&s->lock, NULL) == 0 && pthread_cond_init(&s->reached, NULL) == 0);
     enum status status = begin(s, in_background);
     if (status != OK) {
-        status = abandon(w, &s->ticket, status);
+        status = abandon(state, &s->ticket, status);
         saving_free(s);
         return status;
     }
@@ -245,25 +245,25 @@ enum status checkpoint_begin(struct rank_state *w, bool in_background, struct ch
     return OK;
 }
 
-enum status checkpoint_hold_update(struct checkpoint_saving *s)
+enum status checkpoint_hold_update(struct checkpoint_saving *saving)
 {
-    if (s->begun)
-        return stream_wait(s->rank_state->compute, s->copy);
-    await(s, &s->copied);
+    if (saving->begun)
+        return stream_wait(saving->rank_state->compute, saving->copy);
+    await(saving, &saving->copied);
     return OK;
 }
 
-enum status checkpoint_end_copy(struct checkpoint_saving *s)
+enum status checkpoint_end_copy(struct checkpoint_saving *saving)
 {
-    const enum status status = s->begun ? event_sync(s->copy) : OK;
-    if (s->begun)
-        reach(s, &s->copied);
+    const enum status status = saving->begun ? event_sync(saving->copy) : OK;
+    if (saving->begun)
+        reach(saving, &saving->copied);
     return status;
 }
 
-bool checkpoint_is_written(const struct checkpoint_saving *s)
+bool checkpoint_is_written(const struct checkpoint_saving *saving)
 {
-    return s == NULL || atomic_load(&s->written);
+    return saving == NULL || atomic_load(&saving->written);
 }
 
 /* Removes older checkpoints; none if it cannot be found out which one is the best. */
@@ -280,31 +280,31 @@ static void prune(const struct checkpoint_saving *s)
     best_remove_dangling(recipe->save);
 }
 
-enum status checkpoint_finish(struct checkpoint_saving *s)
+enum status checkpoint_finish(struct checkpoint_saving *saving)
 {
-    if (s == NULL)
+    if (saving == NULL)
         return OK;
-    struct rank_state *w = s->rank_state;
-    enum status status = checkpoint_end_copy(s);
-    await(s, &s->written);
-    if (s->has_thread)
-        pthread_join(s->thread, NULL);
-    if (status == OK && s->status != OK)
-        status = fail(s->status, "%s", s->why.chars);
+    struct rank_state *w = saving->rank_state;
+    enum status status = checkpoint_end_copy(saving);
+    await(saving, &saving->written);
+    if (saving->has_thread)
+        pthread_join(saving->thread, NULL);
+    if (status == OK && saving->status != OK)
+        status = fail(saving->status, "%s", saving->why.chars);
     status = rank_agree(w, status);
     if (status == OK)
-        status = publish_together(s);
+        status = publish_together(saving);
     if (status != OK)
-        status = abandon(w, &s->ticket, status);
+        status = abandon(w, &saving->ticket, status);
     else if (w->world->rank == 0)
-        prune(s);
-    saving_free(s);
+        prune(saving);
+    saving_free(saving);
     return status;
 }
 
-enum status checkpoint_save(struct rank_state *w)
+enum status checkpoint_save(struct rank_state *state)
 {
     struct checkpoint_saving *saving;
-    TRY(checkpoint_begin(w, false, &saving));
+    TRY(checkpoint_begin(state, false, &saving));
     return checkpoint_finish(saving);
 }

@@ -302,10 +302,10 @@ static enum status load_on_all(struct rank_state *w, const char *path, enum chec
     return status;
 }
 
-enum status checkpoint_load(struct rank_state *w, const char *path, enum checkpoint_use use)
+enum status checkpoint_load(struct rank_state *state, const char *path, enum checkpoint_use use)
 {
     bool broken;
-    return device_computes(w->device) ? load_on_all(w, path, use, &broken) : OK;
+    return device_computes(state->device) ? load_on_all(state, path, use, &broken) : OK;
 }
 
 /* Same for a checkpoint in memory. */
@@ -432,25 +432,25 @@ static enum status load_own(struct rank_state *w, struct memory_checkpoints *mem
     return status;
 }
 
-enum status checkpoint_load_newest(struct rank_state *w, struct memory_checkpoints *memory, int64_t after,
+enum status checkpoint_load_newest(struct rank_state *state, struct memory_checkpoints *memory, int64_t after,
                                    char **out)
 {
-    const char *save = w->run->recipe->checkpoint.save;
-    const bool first = w->world->rank == 0;
+    const char *save = state->run->recipe->checkpoint.save;
+    const bool first = state->world->rank == 0;
     enum status status = OK;
     *out = NULL;
-    if (!device_computes(w->device) || save == NULL)
+    if (!device_computes(state->device) || save == NULL)
         return OK;
     // Fingerprint the data at the start, for the checkpoints of this run.
-    if (first && w->run->data != NULL) {
+    if (first && state->run->data != NULL) {
         const struct text *text;
-        status = data_fingerprint(w->run->data, &text);
+        status = data_fingerprint(state->run->data, &text);
         if (status == OK)
-            status = data_order_record(w->run->data, &text);
+            status = data_order_record(state->run->data, &text);
     }
-    TRY(rank_agree(w, status));
-    TRY(load_own(w, memory, after, out));
+    TRY(rank_agree(state, status));
+    TRY(load_own(state, memory, after, out));
     if (first && *out != NULL)
-        store_set_aside(save, w->step);
+        store_set_aside(save, state->step);
     return OK;
 }

@@ -35,35 +35,36 @@ static void close_files(struct checkpoint_reader *s)
     s->open_count = 0;
 }
 
-void checkpoint_reader_close(struct checkpoint_reader *s)
+void checkpoint_reader_close(struct checkpoint_reader *source)
 {
-    close_files(s);
-    for (int i = 0; s->files != NULL && i < s->manifest.file_count; i++)
-        free(s->files[i].shards);
-    free(s->files);
-    free(s->found);
-    free(s->chunk);
-    free(s->narrow);
-    manifest_free(&s->manifest);
+    close_files(source);
+    for (int i = 0; source->files != NULL && i < source->manifest.file_count; i++)
+        free(source->files[i].shards);
+    free(source->files);
+    free(source->found);
+    free(source->chunk);
+    free(source->narrow);
+    manifest_free(&source->manifest);
 }
 
 void checkpoint_reader_from(const char *folder, const struct manifest *manifest, int first_rank,
-                            struct checkpoint_reader *s)
+                            struct checkpoint_reader *out)
 {
-    *s = (struct checkpoint_reader){.folder = folder, .first_rank = first_rank, .manifest = *manifest};
+    *out = (struct checkpoint_reader){.folder = folder, .first_rank = first_rank, .manifest = *manifest};
     for (int i = 0; i < READER_RECENT; i++)
-        s->recent[i] = -1;
-    s->files = memory_zeroed((size_t)s->manifest.file_count, sizeof *s->files, "the files of a checkpoint");
-    s->chunk = memory_resized(NULL, READER_CHUNK_ELEMENTS, sizeof *s->chunk, "a chunk of a checkpoint");
-    s->narrow = memory_resized(NULL, READER_CHUNK_ELEMENTS, sizeof *s->narrow, "a chunk of a checkpoint");
+        out->recent[i] = -1;
+    out->files =
+        memory_zeroed((size_t)out->manifest.file_count, sizeof *out->files, "the files of a checkpoint");
+    out->chunk = memory_resized(NULL, READER_CHUNK_ELEMENTS, sizeof *out->chunk, "a chunk of a checkpoint");
+    out->narrow = memory_resized(NULL, READER_CHUNK_ELEMENTS, sizeof *out->narrow, "a chunk of a checkpoint");
 }
 
-enum status checkpoint_reader_open(const char *folder, int first_rank, struct checkpoint_reader *s)
+enum status checkpoint_reader_open(const char *folder, int first_rank, struct checkpoint_reader *out)
 {
     struct manifest manifest;
-    *s = (struct checkpoint_reader){.folder = folder, .first_rank = first_rank};
+    *out = (struct checkpoint_reader){.folder = folder, .first_rank = first_rank};
     TRY(manifest_read(folder, &manifest));
-    checkpoint_reader_from(folder, &manifest, first_rank, s);
+    checkpoint_reader_from(folder, &manifest, first_rank, out);
     return OK;
 }
 
@@ -193,29 +194,29 @@ static enum status read_header(struct checkpoint_reader *s, int index)
     return OK;
 }
 
-enum status checkpoint_reader_shards(struct checkpoint_reader *s, int file, const struct shard **shards,
+enum status checkpoint_reader_shards(struct checkpoint_reader *source, int file, const struct shard **shards,
                                      int *count)
 {
-    TRY(read_header(s, file));
-    *shards = s->files[file].shards;
-    *count = s->files[file].count;
+    TRY(read_header(source, file));
+    *shards = source->files[file].shards;
+    *count = source->files[file].count;
     return OK;
 }
 
-void checkpoint_reader_set_shards(struct checkpoint_reader *s, int file, struct shard *shards, int count)
+void checkpoint_reader_set_shards(struct checkpoint_reader *source, int file, struct shard *shards, int count)
 {
-    CHECK(s->files[file].shards == NULL);
+    CHECK(source->files[file].shards == NULL);
     for (int i = 0; i < count; i++)
         shards[i].file = file;
     if (count > 0)
         qsort(shards, (size_t)count, sizeof *shards, by_name);
-    s->files[file].shards = shards;
-    s->files[file].count = count;
+    source->files[file].shards = shards;
+    source->files[file].count = count;
 }
 
-bool checkpoint_reader_tensor(const struct checkpoint_reader *s, const char *name, struct shard *out)
+bool checkpoint_reader_tensor(const struct checkpoint_reader *source, const char *name, struct shard *out)
 {
-    const struct manifest_tensor *tensor = manifest_tensor(&s->manifest, name);
+    const struct manifest_tensor *tensor = manifest_tensor(&source->manifest, name);
     *out = (struct shard){.name = ""};
     if (tensor == NULL)
         return false;
@@ -268,23 +269,25 @@ static enum status take_from(struct checkpoint_reader *s, int file, const struct
     return OK;
 }
 
-const struct shard *checkpoint_reader_shard_in(const struct checkpoint_reader *s, int file, const char *name)
+const struct shard *checkpoint_reader_shard_in(const struct checkpoint_reader *source, int file,
+                                               const char *name)
 {
-    return shard_in(&s->files[file], name);
+    return shard_in(&source->files[file], name);
 }
 
-int checkpoint_reader_root(const struct checkpoint_reader *s)
+int checkpoint_reader_root(const struct checkpoint_reader *source)
 {
-    return s->nodes != NULL && manifest_file_of(&s->manifest, 0) == 0 ? s->nodes->reader[0] : 0;
+    return source->nodes != NULL && manifest_file_of(&source->manifest, 0) == 0 ? source->nodes->reader[0]
+                                                                                : 0;
 }
 
-bool checkpoint_reader_file_has(struct checkpoint_reader *s, int rank, const char *name,
+bool checkpoint_reader_file_has(struct checkpoint_reader *source, int rank, const char *name,
                                 const struct slice *part)
 {
-    const int file = manifest_file_of(&s->manifest, rank);
-    if (file < 0 || read_header(s, file) != OK)
+    const int file = manifest_file_of(&source->manifest, rank);
+    if (file < 0 || read_header(source, file) != OK)
         return false;
-    const struct shard *shard = shard_in(&s->files[file], name);
+    const struct shard *shard = shard_in(&source->files[file], name);
     return shard != NULL && slice_equal(&shard->slice, part);
 }
 
@@ -326,18 +329,18 @@ static enum status check_cover(struct checkpoint_reader *s, const struct shard *
                      : fail(BAD_CHECKPOINT, "%s: no file contains %s", s->folder, whole->name);
 }
 
-enum status checkpoint_reader_find(struct checkpoint_reader *s, const char *name, const struct slice *want,
-                                   const struct shard **list, int *count)
+enum status checkpoint_reader_find(struct checkpoint_reader *source, const char *name,
+                                   const struct slice *want, const struct shard **list, int *count)
 {
     struct shard whole;
     int64_t left = slice_count(want);
     *count = 0;
-    if (!checkpoint_reader_tensor(s, name, &whole))
-        return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
-    TRY(search(s, &whole, want, count, &left));
+    if (!checkpoint_reader_tensor(source, name, &whole))
+        return fail(BAD_CHECKPOINT, "%s: holds no %s", source->folder, name);
+    TRY(search(source, &whole, want, count, &left));
     if (slice_count(want) > 0)
-        TRY(check_cover(s, &whole, want, *count));
-    *list = s->found;
+        TRY(check_cover(source, &whole, want, *count));
+    *list = source->found;
     return OK;
 }
 
@@ -356,19 +359,19 @@ static enum status read_in_place(struct checkpoint_file *file, const struct safe
     return OK;
 }
 
-enum status checkpoint_reader_read(struct checkpoint_reader *s, const struct shard *shard, bool may_be_narrow,
-                                   const struct slice *want, float *local)
+enum status checkpoint_reader_read(struct checkpoint_reader *source, const struct shard *shard,
+                                   bool may_be_narrow, const struct slice *want, float *local)
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
     int64_t elements = slice_count(&shard->slice);
-    TRY(tensor_of(s, shard, &file, &tensor));
+    TRY(tensor_of(source, shard, &file, &tensor));
     bool is_narrow = tensor->dtype == SAFETENSORS_BF16;
     if (tensor->dtype != SAFETENSORS_F32 && !(may_be_narrow && is_narrow))
-        return wrong_dtype(s, shard, tensor, may_be_narrow ? "F32 or BF16" : "F32");
+        return wrong_dtype(source, shard, tensor, may_be_narrow ? "F32 or BF16" : "F32");
     if (!is_narrow && slice_equal(&shard->slice, want) && want->padded[1] == want->count[1])
         return read_in_place(file, tensor, local);
-    void *read = is_narrow ? (void *)s->narrow : s->chunk;
+    void *read = is_narrow ? (void *)source->narrow : source->chunk;
     size_t each = safetensors_dtype_bytes(tensor->dtype);
     for (int64_t at = 0; at < elements; at += READER_CHUNK_ELEMENTS) {
         int64_t count = elements - at < READER_CHUNK_ELEMENTS ? elements - at : READER_CHUNK_ELEMENTS;
@@ -376,20 +379,20 @@ enum status checkpoint_reader_read(struct checkpoint_reader *s, const struct sha
         rank_context_set_action("load a checkpoint");
         TRY(checkpoint_file_read(file, tensor, at * (int64_t)each, bytes, read));
         if (is_narrow)
-            widen_floats(BF16, s->narrow, s->chunk, count);
-        (void)shard_copy(shard, at, count, s->chunk, want, local);
+            widen_floats(BF16, source->narrow, source->chunk, count);
+        (void)shard_copy(shard, at, count, source->chunk, want, local);
     }
     return OK;
 }
 
-enum status checkpoint_reader_read_bytes(struct checkpoint_reader *s, const struct shard *shard,
+enum status checkpoint_reader_read_bytes(struct checkpoint_reader *source, const struct shard *shard,
                                          const struct slice *want, char *out)
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
     const struct slice *from = &shard->slice;
     struct slice part;
-    TRY(tensor_of(s, shard, &file, &tensor));
+    TRY(tensor_of(source, shard, &file, &tensor));
     CHECK(slice_intersect(from, want, &part));
     const int64_t each = (int64_t)safetensors_dtype_bytes(tensor->dtype);
     const int64_t column = part.begin[1] - from->begin[1], to_column = part.begin[1] - want->begin[1];
@@ -403,51 +406,51 @@ enum status checkpoint_reader_read_bytes(struct checkpoint_reader *s, const stru
     return OK;
 }
 
-enum status checkpoint_reader_read_whole(struct checkpoint_reader *s, const char *name,
+enum status checkpoint_reader_read_whole(struct checkpoint_reader *source, const char *name,
                                          const struct slice *want, char *out)
 {
     const struct shard *shards;
     int count;
-    TRY(checkpoint_reader_find(s, name, want, &shards, &count));
+    TRY(checkpoint_reader_find(source, name, want, &shards, &count));
     for (int i = 0; i < count; i++)
-        TRY(checkpoint_reader_read_bytes(s, &shards[i], want, out));
+        TRY(checkpoint_reader_read_bytes(source, &shards[i], want, out));
     return OK;
 }
 
-enum status checkpoint_reader_verify_file(struct checkpoint_reader *s, int index, int64_t *bytes)
+enum status checkpoint_reader_verify_file(struct checkpoint_reader *source, int index, int64_t *bytes)
 {
     struct checkpoint_file *file = NULL;
-    TRY(file_of(s, index, &file));
+    TRY(file_of(source, index, &file));
     const struct safetensors *tensors = checkpoint_file_tensors(file);
-    const size_t most = READER_CHUNK_ELEMENTS * sizeof *s->chunk;
+    const size_t most = READER_CHUNK_ELEMENTS * sizeof *source->chunk;
     for (int t = 0; t < safetensors_count(tensors); t++) {
         const struct safetensors_tensor *tensor = safetensors_at(tensors, t);
         for (int64_t at = 0; at < tensor->bytes; at += (int64_t)most) {
             size_t length = (size_t)(tensor->bytes - at) < most ? (size_t)(tensor->bytes - at) : most;
-            TRY(checkpoint_file_read(file, tensor, at, length, s->chunk));
+            TRY(checkpoint_file_read(file, tensor, at, length, source->chunk));
         }
         *bytes += tensor->bytes;
     }
     return OK;
 }
 
-enum status checkpoint_reader_read_f64(struct checkpoint_reader *s, const char *name, double *out, int count,
-                                       bool *found)
+enum status checkpoint_reader_read_f64(struct checkpoint_reader *source, const char *name, double *out,
+                                       int count, bool *found)
 {
     int shards;
     struct shard whole;
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
     const struct shard *list;
-    *found = checkpoint_reader_tensor(s, name, &whole);
+    *found = checkpoint_reader_tensor(source, name, &whole);
     if (!*found)
         return OK;
-    TRY(checkpoint_reader_find(s, name, &whole.slice, &list, &shards));
+    TRY(checkpoint_reader_find(source, name, &whole.slice, &list, &shards));
     if (shards != 1 || slice_count(&whole.slice) != count)
-        return fail(BAD_CHECKPOINT, "%s: %s has %lld elements, not %d", s->folder, name,
+        return fail(BAD_CHECKPOINT, "%s: %s has %lld elements, not %d", source->folder, name,
                     (long long)slice_count(&whole.slice), count);
-    TRY(tensor_of(s, list, &file, &tensor));
+    TRY(tensor_of(source, list, &file, &tensor));
     if (tensor->dtype != SAFETENSORS_F64)
-        return wrong_dtype(s, list, tensor, "F64");
+        return wrong_dtype(source, list, tensor, "F64");
     return checkpoint_file_read(file, tensor, 0, (size_t)count * sizeof *out, out);
 }

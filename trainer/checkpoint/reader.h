@@ -88,7 +88,7 @@ MUST_USE enum status checkpoint_reader_read_bytes(struct checkpoint_reader *sour
 MUST_USE enum status checkpoint_reader_read_whole(struct checkpoint_reader *source, const char *name,
                                                   const struct slice *want, char *out);
 /* Reads a file in full and verifies all of its checksums; adds the size of its data to *bytes. */
-MUST_USE enum status checkpoint_reader_verify_file(struct checkpoint_reader *source, int file,
+MUST_USE enum status checkpoint_reader_verify_file(struct checkpoint_reader *source, int index,
                                                    int64_t *bytes);
 
 /* Reads a small F64 tensor that is stored in one shard; *found is false if the checkpoint lacks it. */

@@ -107,27 +107,27 @@ static enum status load_history(struct rank_state *w, struct checkpoint_reader *
 }
 
 /* A checkpoint of a run with another low-precision format has no histories. */
-enum status state_load_amax(struct rank_state *w, struct checkpoint_reader *s)
+enum status state_load_amax(struct rank_state *state, struct checkpoint_reader *source)
 {
     int missing = 0;
-    for (int param = 0; param < w->params.count && w->amax != NULL; param++) {
+    for (int param = 0; param < state->params.count && state->amax != NULL; param++) {
         char name[SHARD_NAME_CHARS];
         struct shard tensor;
         int64_t steps;
-        amax_name(w->params.list[param].name, name);
-        if (amax_history_get(w->amax, param, &steps) == NULL)
+        amax_name(state->params.list[param].name, name);
+        if (amax_history_get(state->amax, param, &steps) == NULL)
             continue;
-        if (checkpoint_reader_tensor(s, name, &tensor))
-            TRY(load_history(w, s, param, &tensor));
+        if (checkpoint_reader_tensor(source, name, &tensor))
+            TRY(load_history(state, source, param, &tensor));
         else
             missing++;
     }
-    if (missing > 0 && w->world->rank == 0)
+    if (missing > 0 && state->world->rank == 0)
         print_line(stderr,
                    "warning: %s has no amax history for %d weights: precision.scaling delayed starts "
                    "with scales of 1",
-                   s->folder, missing);
-    return amax_history_upload(w->amax);
+                   source->folder, missing);
+    return amax_history_upload(state->amax);
 }
 
 /* ---- the loss scale ---- */
@@ -150,12 +150,14 @@ static enum status read_loss_scale(struct checkpoint_reader *s, double numbers[S
     return OK;
 }
 
-enum status state_load_loss_scale(struct rank_state *w, struct checkpoint_reader *s, struct loss_scale *out)
+enum status state_load_loss_scale(struct rank_state *state, struct checkpoint_reader *source,
+                                  struct loss_scale *out)
 {
     double numbers[SCALE_NUMBERS] = {0.0};
-    TRY(rank_agree(w, w->world->rank == checkpoint_reader_root(s) ? read_loss_scale(s, numbers) : OK));
-    TRY(rank_agree_max(w, numbers, SCALE_NUMBERS)); // all others have zeros
-    *out = loss_scale_of(w->run->recipe);
+    TRY(rank_agree(
+        state, state->world->rank == checkpoint_reader_root(source) ? read_loss_scale(source, numbers) : OK));
+    TRY(rank_agree_max(state, numbers, SCALE_NUMBERS)); // all others have zeros
+    *out = loss_scale_of(state->run->recipe);
     loss_scale_resume(out, numbers[0], (int64_t)numbers[1], (int64_t)numbers[2]);
     return OK;
 }

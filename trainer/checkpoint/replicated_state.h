@@ -19,7 +19,7 @@ struct state_tensor {
 
 /* Lists the state tensors, the same on every rank. The caller frees *out, which may be NULL if *count is
  * 0. */
-void state_list(const struct rank_state *state, struct state_tensor **out, int *count);
+void state_list(const struct rank_state *w, struct state_tensor **out, int *count);
 
 /* Collective. Truncates or pads histories of another length; missing ones start empty, with a warning. */
 MUST_USE enum status state_load_amax(struct rank_state *state, struct checkpoint_reader *source);

@@ -353,53 +353,53 @@ enum status store_lock_acquire(const struct store_lock_options *options, struct 
     return status;
 }
 
-enum status store_lock_check(const struct store_lock *l)
+enum status store_lock_check(const struct store_lock *lock)
 {
     struct lock_owner owner;
     bool mine = false;
-    if (l == NULL || (is_mine(l, &owner) && !atomic_load(&l->lost)))
+    if (lock == NULL || (is_mine(lock, &owner) && !atomic_load(&lock->lost)))
         return OK;
-    TRY(lock_owner_read(l->path.chars, &owner));
-    if (owner.token[0] == 0 && !atomic_load(&l->lost)) { // removed by hand
-        TRY(remove_seen(l, &owner));
-        TRY(create_owner_file(l, &mine));
+    TRY(lock_owner_read(lock->path.chars, &owner));
+    if (owner.token[0] == 0 && !atomic_load(&lock->lost)) { // removed by hand
+        TRY(remove_seen(lock, &owner));
+        TRY(create_owner_file(lock, &mine));
     }
     if (mine)
         return OK;
-    TRY(lock_owner_read(l->path.chars, &owner));
+    TRY(lock_owner_read(lock->path.chars, &owner));
     struct text who = {0};
     lock_owner_describe(&owner, &who);
     enum status status = fail(IO_ERROR,
                               "%s has been taken by another run, %s, while this process was stopped or its "
                               "file system did not answer; this run no longer writes there",
-                              l->save.chars, who.chars);
+                              lock->save.chars, who.chars);
     text_free(&who);
     return status;
 }
 
-void store_lock_release(struct store_lock *l)
+void store_lock_release(struct store_lock *lock)
 {
     struct lock_owner owner;
-    if (l == NULL)
+    if (lock == NULL)
         return;
-    if (l->renews) {
-        pthread_mutex_lock(&l->mutex);
-        l->ending = true;
-        pthread_cond_signal(&l->ends);
-        pthread_mutex_unlock(&l->mutex);
-        pthread_join(l->thread, NULL);
-        pthread_mutex_destroy(&l->mutex);
-        pthread_cond_destroy(&l->ends);
+    if (lock->renews) {
+        pthread_mutex_lock(&lock->mutex);
+        lock->ending = true;
+        pthread_cond_signal(&lock->ends);
+        pthread_mutex_unlock(&lock->mutex);
+        pthread_join(lock->thread, NULL);
+        pthread_mutex_destroy(&lock->mutex);
+        pthread_cond_destroy(&lock->ends);
     }
-    if (l->self.token[0] != 0 && is_mine(l, &owner))
-        unlink(l->path.chars);
-    if (l->fd >= 0)
-        close(l->fd);
-    text_free(&l->save);
-    text_free(&l->path);
-    text_free(&l->key);
-    text_free(&l->value);
-    free(l);
+    if (lock->self.token[0] != 0 && is_mine(lock, &owner))
+        unlink(lock->path.chars);
+    if (lock->fd >= 0)
+        close(lock->fd);
+    text_free(&lock->save);
+    text_free(&lock->path);
+    text_free(&lock->key);
+    text_free(&lock->value);
+    free(lock);
 }
 
 enum status store_lock_holder(const char *save, struct lock_owner *out)

@@ -80,21 +80,21 @@ static void allocate(struct rank_writer *writer)
     writer->host = memory_resized(NULL, (size_t)largest, sizeof *writer->host, "a band of a checkpoint");
 }
 
-void rank_writer_create(struct rank_state *w, struct rank_writer *writer)
+void rank_writer_create(struct rank_state *state, struct rank_writer *out)
 {
-    const struct recipe *recipe = w->run->recipe;
-    *writer = (struct rank_writer){
-        .rank_state = w,
+    const struct recipe *recipe = state->run->recipe;
+    *out = (struct rank_writer){
+        .rank_state = state,
         .is_host_memory =
             device_traits(recipe->cluster.device)->synchronous && !recipe->memory.offload_optimizer,
     };
-    tensor_list_create(w, &writer->tensors);
-    save_plan_of_rank(w->run, &w->params, &w->weights, w->world->rank, &writer->plan);
-    allocate(writer);
-    for (int i = 0; i < writer->plan.count; i++)
-        add_part(writer, &writer->plan.parts[i]);
-    add_replicated(writer);
-    writer->staged_from = writer->count;
+    tensor_list_create(state, &out->tensors);
+    save_plan_of_rank(state->run, &state->params, &state->weights, state->world->rank, &out->plan);
+    allocate(out);
+    for (int i = 0; i < out->plan.count; i++)
+        add_part(out, &out->plan.parts[i]);
+    add_replicated(out);
+    out->staged_from = out->count;
 }
 
 static size_t shard_bytes(const struct shard *shard)

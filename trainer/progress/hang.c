@@ -336,14 +336,15 @@ static int find_end(const struct hang *hang, const struct edges *edges, bool *se
 
 /* ---- calls that differ ---- */
 
-void hang_call_text(const struct progress_message *m, struct text *out)
+void hang_call_text(const struct progress_message *message, struct text *out)
 {
-    size_t each = m->dtype < DTYPE_COUNT ? dtype_bytes((enum dtype)m->dtype) : 1;
-    text_add(out, "%s", call_name((enum call)m->call));
-    if (m->call != CALL_BARRIER && m->dtype < DTYPE_COUNT)
-        text_add(out, " %s[%lld]", dtype_name((enum dtype)m->dtype), (long long)(m->bytes / (int64_t)each));
-    if (m->call == CALL_BROADCAST && m->peer >= 0)
-        text_add(out, " from rank %d", m->peer);
+    size_t each = message->dtype < DTYPE_COUNT ? dtype_bytes((enum dtype)message->dtype) : 1;
+    text_add(out, "%s", call_name((enum call)message->call));
+    if (message->call != CALL_BARRIER && message->dtype < DTYPE_COUNT)
+        text_add(out, " %s[%lld]", dtype_name((enum dtype)message->dtype),
+                 (long long)(message->bytes / (int64_t)each));
+    if (message->call == CALL_BROADCAST && message->peer >= 0)
+        text_add(out, " from rank %d", message->peer);
 }
 
 void hang_ranks_text(const int *ranks, int count, struct text *out)

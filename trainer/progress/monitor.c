@@ -154,31 +154,31 @@ enum status monitor_start(const struct monitor_config *config, struct monitor **
     return status;
 }
 
-void monitor_stop(struct monitor *m)
+void monitor_stop(struct monitor *monitor)
 {
     uint64_t one = 1;
-    if (m == NULL)
+    if (monitor == NULL)
         return;
     progress_end(); // this thread may have been a rank
-    monitor_set_leaving(m);
-    CHECK(write(m->wake, &one, sizeof one) == (ssize_t)sizeof one);
-    pthread_join(m->thread, NULL);
-    destroy(m);
+    monitor_set_leaving(monitor);
+    CHECK(write(monitor->wake, &one, sizeof one) == (ssize_t)sizeof one);
+    pthread_join(monitor->thread, NULL);
+    destroy(monitor);
 }
 
-void monitor_enter(struct monitor *m)
+void monitor_enter(struct monitor *monitor)
 {
-    if (m == NULL)
+    if (monitor == NULL)
         return;
-    struct progress_slot *slot = page_claim_slot(m->page);
-    int index = atomic_fetch_add(&m->writers_used, 1);
-    CHECK(slot != NULL && index < page_slots(m->page));
-    progress_begin(&m->writers[index], slot);
+    struct progress_slot *slot = page_claim_slot(monitor->page);
+    int index = atomic_fetch_add(&monitor->writers_used, 1);
+    CHECK(slot != NULL && index < page_slots(monitor->page));
+    progress_begin(&monitor->writers[index], slot);
 }
 
-void monitor_leave(struct monitor *m)
+void monitor_leave(struct monitor *monitor)
 {
-    if (m != NULL)
+    if (monitor != NULL)
         progress_end();
 }
 
@@ -206,65 +206,66 @@ static int read_times(struct monitor *m, int64_t step)
     return count;
 }
 
-void monitor_step(struct monitor *m, int64_t step)
+void monitor_step(struct monitor *monitor, int64_t step)
 {
     struct progress_head first;
     // Only the rank of the first slot evaluates the times.
-    if (m == NULL || !progress_read_head(page_slot(m->page, 0), &first) ||
+    if (monitor == NULL || !progress_read_head(page_slot(monitor->page, 0), &first) ||
         first.who.rank != rank_context()->rank)
         return;
-    int count = read_times(m, step), found = count > 1 ? straggler_step(m->stragglers, count) : -1;
+    int count = read_times(monitor, step),
+        found = count > 1 ? straggler_step(monitor->stragglers, count) : -1;
     if (found < 0)
         return;
-    const struct straggler *rank = &m->stragglers[found];
+    const struct straggler *rank = &monitor->stragglers[found];
     print_line(
         stderr,
         "straggler: step %lld: rank %d (pp %d dp %d tp %d%s%s) has computed %.0f %% longer than its peers "
         "over the last %d steps",
         (long long)step, rank->rank, rank->pp, rank->dp, rank->tp,
-        m->config.page.node[0] != 0 ? ", node " : "", m->config.page.node, 100.0 * rank->excess,
+        monitor->config.page.node[0] != 0 ? ", node " : "", monitor->config.page.node, 100.0 * rank->excess,
         STRAGGLER_STEPS);
 }
 
 /* ---- several nodes ---- */
 
-enum status monitor_address(struct monitor *m, struct control_address *out)
+enum status monitor_address(struct monitor *monitor, struct control_address *out)
 {
     int count = 0;
     *out = (struct control_address){0};
-    if (m == NULL || m->control == NULL)
+    if (monitor == NULL || monitor->control == NULL)
         return OK;
     for (size_t i = 0; i < sizeof out->secret; i += sizeof(uint64_t)) {
         uint64_t word;
         TRY(random_token(&word));
         memcpy(out->secret + i, &word, sizeof word);
     }
-    for (int p = 0; p < page_processes(m->page) && count < CONTROL_PORTS; p++) {
-        int port = atomic_load(&page_process(m->page, p)->port);
+    for (int p = 0; p < page_processes(monitor->page) && count < CONTROL_PORTS; p++) {
+        int port = atomic_load(&page_process(monitor->page, p)->port);
         if (port != 0)
             out->ports[count++] = port;
     }
-    snprintf(out->node, sizeof out->node, "%s", m->config.page.node);
+    snprintf(out->node, sizeof out->node, "%s", monitor->config.page.node);
     if (gethostname(out->host, sizeof out->host - 1) != 0)
         out->host[0] = 0;
     return OK;
 }
 
-void monitor_connect(struct monitor *m, const struct control_address *address)
+void monitor_connect(struct monitor *monitor, const struct control_address *address)
 {
-    if (m == NULL || m->control == NULL || address->ports[0] == 0)
+    if (monitor == NULL || monitor->control == NULL || address->ports[0] == 0)
         return;
-    m->address = *address;
-    atomic_store(&m->connected, true);
+    monitor->address = *address;
+    atomic_store(&monitor->connected, true);
 }
 
-void monitor_set_leaving(struct monitor *m)
+void monitor_set_leaving(struct monitor *monitor)
 {
-    if (m != NULL)
-        atomic_store(&page_process(m->page, page_own_index(m->page))->leaving, 1);
+    if (monitor != NULL)
+        atomic_store(&page_process(monitor->page, page_own_index(monitor->page))->leaving, 1);
 }
 
-bool monitor_has_reported(const struct monitor *m)
+bool monitor_has_reported(const struct monitor *monitor)
 {
-    return m != NULL && page_is_reported(m->page);
+    return monitor != NULL && page_is_reported(monitor->page);
 }

@@ -6,9 +6,9 @@
 static const double start_least_s = 60.0; // in the action `start`, which connects
 static const double nanosecond = 1e-9;
 
-bool watched_is_active(const struct watched *w)
+bool watched_is_active(const struct watched *watched)
 {
-    return w->head.state == PROGRESS_ACTIVE;
+    return watched->head.state == PROGRESS_ACTIVE;
 }
 
 double watch_connecting_s(const struct page *page, const struct watched *watched)

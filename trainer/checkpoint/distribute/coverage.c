@@ -11,14 +11,14 @@ _Static_assert(sizeof(struct note) == 4 * sizeof(uint64_t), "a note has no paddi
 
 /* ---- the tensors ---- */
 
-void tensor_list_create(const struct rank_state *w, struct tensor_list *out)
+void tensor_list_create(const struct rank_state *state, struct tensor_list *out)
 {
     *out = (struct tensor_list){
-        .params = &w->params,
-        .states = w->run->recipe->checkpoint.save_optim ? STATE_COUNT : STATE_VALUE + 1,
-        .main = w->weights.main,
+        .params = &state->params,
+        .states = state->run->recipe->checkpoint.save_optim ? STATE_COUNT : STATE_VALUE + 1,
+        .main = state->weights.main,
     };
-    state_list(w, &out->replicated, &out->replicated_count);
+    state_list(state, &out->replicated, &out->replicated_count);
 }
 
 void tensor_list_free(struct tensor_list *list)
@@ -108,20 +108,20 @@ static enum status send(struct rank_state *w, const struct staging *staging, con
     return stream_sync(w->compute);
 }
 
-enum status notes_gather(struct rank_state *w, const uint32_t *mine, int words, uint32_t *all)
+enum status notes_gather(struct rank_state *state, const uint32_t *mine, int words, uint32_t *all)
 {
     struct staging staging;
     const size_t bytes = (size_t)words * sizeof *mine;
-    const int size = w->world->size;
-    if (w->world->rank == 0)
+    const int size = state->world->size;
+    if (state->world->rank == 0)
         memcpy(all, mine, bytes);
     if (size == 1)
         return OK;
-    TRY(staging_open(w, bytes, &staging));
+    TRY(staging_open(state, bytes, &staging));
     int most = staging.bytes / bytes < MAX_MESSAGES ? (int)(staging.bytes / bytes) : MAX_MESSAGES;
-    enum status status = w->world->rank > 0 ? send(w, &staging, mine, words) : OK;
-    for (int first = 1; status == OK && w->world->rank == 0 && first < size; first += most)
-        status = receive(w, &staging, first, size - first < most ? size - first : most, words, all);
+    enum status status = state->world->rank > 0 ? send(state, &staging, mine, words) : OK;
+    for (int first = 1; status == OK && state->world->rank == 0 && first < size; first += most)
+        status = receive(state, &staging, first, size - first < most ? size - first : most, words, all);
     staging_close(&staging);
     return status;
 }

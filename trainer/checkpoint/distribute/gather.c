@@ -19,11 +19,11 @@ static enum status allocate(struct rank_state *w, size_t bytes, struct staging *
     return OK;
 }
 
-enum status staging_open(struct rank_state *w, size_t bytes, struct staging *out)
+enum status staging_open(struct rank_state *state, size_t bytes, struct staging *out)
 {
-    const struct buffer *gradient = &w->weights.gradient;
+    const struct buffer *gradient = &state->weights.gradient;
     *out = (struct staging){.data = gradient->data, .bytes = gradient->bytes};
-    const enum status status = rank_agree(w, out->bytes >= bytes ? OK : allocate(w, bytes, out));
+    const enum status status = rank_agree(state, out->bytes >= bytes ? OK : allocate(state, bytes, out));
     if (status != OK)
         staging_close(out);
     return status;
@@ -52,26 +52,26 @@ static enum status gather(struct rank_state *w, const struct staging *staging, c
     return stream_sync(w->compute);
 }
 
-enum status gather_lists(struct rank_state *w, const void *mine, const int64_t *counts, void *all)
+enum status gather_lists(struct rank_state *state, const void *mine, const int64_t *counts, void *all)
 {
     struct staging staging;
     int64_t total = 0;
-    for (int rank = 0; rank < w->world->size; rank++)
+    for (int rank = 0; rank < state->world->size; rank++)
         total += counts[rank];
     if (total == 0)
         return OK;
-    TRY(staging_open(w, (size_t)total * WORD, &staging));
-    const enum status status = gather(w, &staging, mine, counts, all);
+    TRY(staging_open(state, (size_t)total * WORD, &staging));
+    const enum status status = gather(state, &staging, mine, counts, all);
     staging_close(&staging);
     return status;
 }
 
-enum status gather_words(struct rank_state *w, const void *mine, int words, void *all)
+enum status gather_words(struct rank_state *state, const void *mine, int words, void *all)
 {
-    AUTO_FREE int64_t *counts = memory_zeroed((size_t)w->world->size, sizeof *counts, "a list of ranks");
-    for (int rank = 0; rank < w->world->size; rank++)
+    AUTO_FREE int64_t *counts = memory_zeroed((size_t)state->world->size, sizeof *counts, "a list of ranks");
+    for (int rank = 0; rank < state->world->size; rank++)
         counts[rank] = words;
-    return gather_lists(w, mine, counts, all);
+    return gather_lists(state, mine, counts, all);
 }
 
 static enum status broadcast(struct rank_state *w, const struct staging *staging, int root, char *bytes,
@@ -85,19 +85,19 @@ static enum status broadcast(struct rank_state *w, const struct staging *staging
     return stream_sync(w->compute);
 }
 
-enum status broadcast_text(struct rank_state *w, int root, struct text *text)
+enum status broadcast_text(struct rank_state *state, int root, struct text *text)
 {
     struct staging staging;
     AUTO_FREE char *block = memory_zeroed(1, TEXT_BYTES, "a message");
-    TRY(staging_open(w, TEXT_BYTES, &staging));
+    TRY(staging_open(state, TEXT_BYTES, &staging));
     uint64_t length = text->length;
-    enum status status = broadcast(w, &staging, root, (char *)&length, sizeof length);
+    enum status status = broadcast(state, &staging, root, (char *)&length, sizeof length);
     for (uint64_t at = 0; status == OK && at < length; at += TEXT_BYTES) {
         const size_t count = length - at < TEXT_BYTES ? (size_t)(length - at) : TEXT_BYTES;
-        if (w->world->rank == root)
+        if (state->world->rank == root)
             memcpy(block, text->chars + at, count);
-        status = broadcast(w, &staging, root, block, count);
-        if (w->world->rank != root)
+        status = broadcast(state, &staging, root, block, count);
+        if (state->world->rank != root)
             text_add_bytes(text, block, count);
     }
     staging_close(&staging);

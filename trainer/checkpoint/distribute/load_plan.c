@@ -36,17 +36,17 @@ struct load_plan *load_plan_create(const struct load_plan_config *config)
     return r;
 }
 
-void load_plan_destroy(struct load_plan *r)
+void load_plan_destroy(struct load_plan *plan)
 {
-    if (r == NULL)
+    if (plan == NULL)
         return;
-    for (int i = 0; i < r->world; i++)
-        save_plan_free(&r->shares[i]);
-    free(r->shares);
-    free(r->known);
-    free(r->second);
-    free(r->list);
-    free(r);
+    for (int i = 0; i < plan->world; i++)
+        save_plan_free(&plan->shares[i]);
+    free(plan->shares);
+    free(plan->known);
+    free(plan->second);
+    free(plan->list);
+    free(plan);
 }
 
 static const struct param *param_at(const struct load_plan *r, int param)
@@ -61,10 +61,10 @@ static bool holds(const struct load_plan *r, int param, int pp)
     return schedule_holds(run->schedule, pp, run_stage_of_layer(run, param_at(r, param)->layer));
 }
 
-bool load_plan_has(const struct load_plan *r, int param, int rank)
+bool load_plan_has(const struct load_plan *plan, int param, int rank)
 {
-    int pp = mesh_coord(&r->config.run->mesh, param_at(r, param)->mesh, rank).pp;
-    return holds(r, param, pp) || (r->second[param] >= 0 && holds(r, r->second[param], pp));
+    int pp = mesh_coord(&plan->config.run->mesh, param_at(plan, param)->mesh, rank).pp;
+    return holds(plan, param, pp) || (plan->second[param] >= 0 && holds(plan, plan->second[param], pp));
 }
 
 /* ---- who reads ---- */
@@ -110,13 +110,13 @@ static int by_param(const void *param, const void *part)
     return (*(const int *)param > other) - (*(const int *)param < other);
 }
 
-bool load_plan_slice(struct load_plan *r, int param, enum state state, int rank, struct slice *out)
+bool load_plan_slice(struct load_plan *plan, int param, enum state state, int rank, struct slice *out)
 {
-    if (!holds(r, param, mesh_coord(&r->config.run->mesh, param_at(r, param)->mesh, rank).pp))
+    if (!holds(plan, param, mesh_coord(&plan->config.run->mesh, param_at(plan, param)->mesh, rank).pp))
         return false; // at most a second use
-    know_share(r, rank);
-    const struct save_plan *share = &r->shares[rank];
-    const int key = r->config.same_layout ? param : param * STATE_COUNT + (int)state;
+    know_share(plan, rank);
+    const struct save_plan *share = &plan->shares[rank];
+    const int key = plan->config.same_layout ? param : param * STATE_COUNT + (int)state;
     const struct save_part *part =
         share->count == 0 ? NULL
                           : bsearch(&key, share->parts, (size_t)share->count, sizeof *share->parts, by_param);
@@ -144,17 +144,17 @@ static void find_needs(const struct load_plan *r, int param, struct load_rank *o
         out->needs[i] = slice_count(&out->needed[i]) > 0;
 }
 
-void load_plan_of(struct load_plan *r, int param, const struct load_rank **out, int *count)
+void load_plan_of(struct load_plan *plan, int param, const struct load_rank **out, int *count)
 {
     *count = 0;
-    for (int rank = 0; rank < r->world; rank++) {
-        if (!load_plan_has(r, param, rank))
+    for (int rank = 0; rank < plan->world; rank++) {
+        if (!load_plan_has(plan, param, rank))
             continue;
-        struct load_rank *reader = &r->list[(*count)++];
+        struct load_rank *reader = &plan->list[(*count)++];
         *reader = (struct load_rank){.rank = rank};
-        for (enum state state = 0; state < r->config.states; state++)
-            reader->reads[state] = load_plan_slice(r, param, state, rank, &reader->slices[state]);
-        find_needs(r, param, reader);
+        for (enum state state = 0; state < plan->config.states; state++)
+            reader->reads[state] = load_plan_slice(plan, param, state, rank, &reader->slices[state]);
+        find_needs(plan, param, reader);
     }
-    *out = r->list;
+    *out = plan->list;
 }

@@ -452,15 +452,15 @@ static void loader_free(struct loader *l)
     text_free(&l->why);
 }
 
-enum status redistribute_load(struct rank_state *w, struct checkpoint_reader *source, bool with_moments)
+enum status redistribute_load(struct rank_state *state, struct checkpoint_reader *source, bool with_moments)
 {
     struct loader l = {
-        .rank_state = w,
+        .rank_state = state,
         .source = source,
         .states = with_moments ? STATE_COUNT : STATE_VALUE + 1,
     };
     enum status status = prepare(&l);
-    for (int param = 0; status == OK && param < w->params.count; param++)
+    for (int param = 0; status == OK && param < state->params.count; param++)
         status = load_row(&l, param);
     if (status == OK && l.status != OK)
         status = fail(l.status, "%s", l.why.chars);

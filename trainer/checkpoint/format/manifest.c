@@ -84,24 +84,24 @@ static enum status check_key(const struct manifest *m, const struct recipe *reci
     return status;
 }
 
-int64_t manifest_vocab_size(const struct manifest *m)
+int64_t manifest_vocab_size(const struct manifest *manifest)
 {
     int64_t size;
-    const struct manifest_key *found = find_key(m, "vocab_size");
+    const struct manifest_key *found = find_key(manifest, "vocab_size");
     return found != NULL && integer_parse(found->value, &size) ? size : 0;
 }
 
-enum status manifest_check_model(const struct manifest *m, const struct recipe *recipe, const char *path,
-                                 const char *otherwise, bool may_grow)
+enum status manifest_check_model(const struct manifest *manifest, const struct recipe *recipe,
+                                 const char *path, const char *otherwise, bool may_grow)
 {
     const char *key;
     const bool may_set = otherwise != NULL;
     struct differences found = {0};
     enum status status = OK;
-    const bool grows = may_grow && recipe->model.vocab_size > manifest_vocab_size(m);
+    const bool grows = may_grow && recipe->model.vocab_size > manifest_vocab_size(manifest);
     for (int i = 0; status == OK && (key = recipe_model_key(i)) != NULL; i++)
         if (!grows || strcmp(key, "model.vocab_size") != 0)
-            status = check_key(m, recipe, key, path, &found);
+            status = check_key(manifest, recipe, key, path, &found);
     if (status == OK && found.count > 0)
         status = fail(WRONG_CHECKPOINT, "%s: trained with %s, but the recipe has %s; %s%s%s", path,
                       found.theirs.chars, found.ours.chars,
@@ -143,22 +143,22 @@ static void layout_of(const struct degrees *degrees, struct manifest *out)
     }
 }
 
-int manifest_degree(const struct manifest *m, const char *axis)
+int manifest_degree(const struct manifest *manifest, const char *axis)
 {
-    for (int i = 0; i < m->axis_count; i++)
-        if (strcmp(m->layout[i].name, axis) == 0)
-            return m->layout[i].degree;
+    for (int i = 0; i < manifest->axis_count; i++)
+        if (strcmp(manifest->layout[i].name, axis) == 0)
+            return manifest->layout[i].degree;
     return 0;
 }
 
-bool manifest_has_layout(const struct manifest *m, const struct mesh *mesh)
+bool manifest_has_layout(const struct manifest *manifest, const struct mesh *mesh)
 {
     struct manifest now = {0};
     order_text(mesh, now.rank_order);
     layout_of(&mesh->degrees, &now);
-    bool same = m->axis_count == now.axis_count && strcmp(m->rank_order, now.rank_order) == 0;
+    bool same = manifest->axis_count == now.axis_count && strcmp(manifest->rank_order, now.rank_order) == 0;
     for (int i = 0; same && i < now.axis_count; i++)
-        same = manifest_degree(m, now.layout[i].name) == now.layout[i].degree;
+        same = manifest_degree(manifest, now.layout[i].name) == now.layout[i].degree;
     return same;
 }
 
@@ -223,11 +223,11 @@ void manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
     order_text(mesh, out->rank_order);
 }
 
-void manifest_set_recipe(struct manifest *m, const char *name, const struct text *recipe)
+void manifest_set_recipe(struct manifest *manifest, const char *name, const struct text *recipe)
 {
-    m->recipe.bytes = (int64_t)recipe->length;
-    m->recipe.checksum = checksum_of(text_chars(recipe), recipe->length);
-    snprintf(m->recipe.name, sizeof m->recipe.name, "%s", name);
+    manifest->recipe.bytes = (int64_t)recipe->length;
+    manifest->recipe.checksum = checksum_of(text_chars(recipe), recipe->length);
+    snprintf(manifest->recipe.name, sizeof manifest->recipe.name, "%s", name);
 }
 
 void manifest_file_name(int rank, char out[MANIFEST_FILE_CHARS])
@@ -242,48 +242,48 @@ static void grow(void **list, int count, size_t each)
         *list = memory_resized(*list, count > 0 ? 2 * (size_t)count : 1, each, "a manifest");
 }
 
-void manifest_add_file(struct manifest *m, int rank, int64_t bytes, uint64_t checksum)
+void manifest_add_file(struct manifest *manifest, int rank, int64_t bytes, uint64_t checksum)
 {
-    CHECK(rank >= 0 && (m->file_count == 0 || m->files[m->file_count - 1].rank < rank));
-    grow((void **)&m->files, m->file_count, sizeof *m->files);
-    struct manifest_file *file = &m->files[m->file_count++];
+    CHECK(rank >= 0 && (manifest->file_count == 0 || manifest->files[manifest->file_count - 1].rank < rank));
+    grow((void **)&manifest->files, manifest->file_count, sizeof *manifest->files);
+    struct manifest_file *file = &manifest->files[manifest->file_count++];
     *file = (struct manifest_file){.rank = rank, .bytes = bytes, .checksum = checksum};
     manifest_file_name(rank, file->name);
 }
 
-void manifest_add_tensor(struct manifest *m, const struct shard *whole)
+void manifest_add_tensor(struct manifest *manifest, const struct shard *whole)
 {
-    grow((void **)&m->tensors, m->tensor_count, sizeof *m->tensors);
-    struct manifest_tensor *tensor = &m->tensors[m->tensor_count++];
-    *tensor =
-        (struct manifest_tensor){.dtype = whole->dtype, .ndim = whole->slice.ndim, .range = m->range_count};
+    grow((void **)&manifest->tensors, manifest->tensor_count, sizeof *manifest->tensors);
+    struct manifest_tensor *tensor = &manifest->tensors[manifest->tensor_count++];
+    *tensor = (struct manifest_tensor){
+        .dtype = whole->dtype, .ndim = whole->slice.ndim, .range = manifest->range_count};
     memcpy(tensor->name, whole->name, sizeof tensor->name);
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
         tensor->dim[d] = d < whole->slice.ndim ? whole->dim[d] : 1;
 }
 
-void manifest_add_rank(struct manifest *m, int rank)
+void manifest_add_rank(struct manifest *manifest, int rank)
 {
-    struct manifest_tensor *tensor = &m->tensors[m->tensor_count - 1];
-    struct rank_range *last = tensor->range_count > 0 ? &m->ranges[m->range_count - 1] : NULL;
+    struct manifest_tensor *tensor = &manifest->tensors[manifest->tensor_count - 1];
+    struct rank_range *last = tensor->range_count > 0 ? &manifest->ranges[manifest->range_count - 1] : NULL;
     CHECK(rank >= 0 && (last == NULL || rank > last->last));
     if (last != NULL && rank == last->last + 1) {
         last->last = rank;
         return;
     }
-    grow((void **)&m->ranges, m->range_count, sizeof *m->ranges);
-    m->ranges[m->range_count++] = (struct rank_range){rank, rank};
+    grow((void **)&manifest->ranges, manifest->range_count, sizeof *manifest->ranges);
+    manifest->ranges[manifest->range_count++] = (struct rank_range){rank, rank};
     tensor->range_count++;
 }
 
-void manifest_free(struct manifest *m)
+void manifest_free(struct manifest *manifest)
 {
-    text_free(&m->data_order);
-    free(m->model);
-    free(m->files);
-    free(m->tensors);
-    free(m->ranges);
-    *m = (struct manifest){0};
+    text_free(&manifest->data_order);
+    free(manifest->model);
+    free(manifest->files);
+    free(manifest->tensors);
+    free(manifest->ranges);
+    *manifest = (struct manifest){0};
 }
 
 /* ---- checks ---- */
@@ -310,17 +310,18 @@ static enum status check_ranks(const struct manifest *m, const struct manifest_t
     return OK;
 }
 
-enum status manifest_complete(struct manifest *m, const char *path)
+enum status manifest_complete(struct manifest *manifest, const char *path)
 {
-    for (int i = 1; i < m->file_count; i++)
-        if (m->files[i].rank <= m->files[i - 1].rank)
-            return fail(BAD_CHECKPOINT, "%s: %s follows %s", path, m->files[i].name, m->files[i - 1].name);
-    if (m->tensor_count > 0)
-        qsort(m->tensors, (size_t)m->tensor_count, sizeof *m->tensors, by_name);
-    for (int i = 0; i < m->tensor_count; i++) {
-        if (i > 0 && strcmp(m->tensors[i - 1].name, m->tensors[i].name) == 0)
-            return fail(BAD_CHECKPOINT, "%s: %s is listed twice", path, m->tensors[i].name);
-        TRY(check_ranks(m, &m->tensors[i], path));
+    for (int i = 1; i < manifest->file_count; i++)
+        if (manifest->files[i].rank <= manifest->files[i - 1].rank)
+            return fail(BAD_CHECKPOINT, "%s: %s follows %s", path, manifest->files[i].name,
+                        manifest->files[i - 1].name);
+    if (manifest->tensor_count > 0)
+        qsort(manifest->tensors, (size_t)manifest->tensor_count, sizeof *manifest->tensors, by_name);
+    for (int i = 0; i < manifest->tensor_count; i++) {
+        if (i > 0 && strcmp(manifest->tensors[i - 1].name, manifest->tensors[i].name) == 0)
+            return fail(BAD_CHECKPOINT, "%s: %s is listed twice", path, manifest->tensors[i].name);
+        TRY(check_ranks(manifest, &manifest->tensors[i], path));
     }
     return OK;
 }
@@ -332,11 +333,11 @@ static int compare_tensor(const void *name, const void *tensor)
     return strcmp(name, ((const struct manifest_tensor *)tensor)->name);
 }
 
-const struct manifest_tensor *manifest_tensor(const struct manifest *m, const char *name)
+const struct manifest_tensor *manifest_tensor(const struct manifest *manifest, const char *name)
 {
-    return m->tensor_count == 0
-               ? NULL
-               : bsearch(name, m->tensors, (size_t)m->tensor_count, sizeof *m->tensors, compare_tensor);
+    return manifest->tensor_count == 0 ? NULL
+                                       : bsearch(name, manifest->tensors, (size_t)manifest->tensor_count,
+                                                 sizeof *manifest->tensors, compare_tensor);
 }
 
 static int compare_rank(const void *rank, const void *file)
@@ -345,10 +346,11 @@ static int compare_rank(const void *rank, const void *file)
     return (*(const int *)rank > other) - (*(const int *)rank < other);
 }
 
-int manifest_file_of(const struct manifest *m, int rank)
+int manifest_file_of(const struct manifest *manifest, int rank)
 {
-    const struct manifest_file *found =
-        m->file_count == 0 ? NULL
-                           : bsearch(&rank, m->files, (size_t)m->file_count, sizeof *m->files, compare_rank);
-    return found != NULL ? (int)(found - m->files) : -1;
+    const struct manifest_file *found = manifest->file_count == 0
+                                            ? NULL
+                                            : bsearch(&rank, manifest->files, (size_t)manifest->file_count,
+                                                      sizeof *manifest->files, compare_rank);
+    return found != NULL ? (int)(found - manifest->files) : -1;
 }

@@ -45,32 +45,33 @@ static void add_layout(struct text *out, const struct manifest *m)
     text_add(out, "}, \"rank_order\": \"%s\",\n", m->rank_order);
 }
 
-void manifest_text(const struct manifest *m, struct text *out)
+void manifest_text(const struct manifest *manifest, struct text *out)
 {
     char hex[HEX_CHARS], number[NUMBER_CHARS];
     text_add(out, "{\"format\": \"cuboid checkpoint\", \"version\": %d,\n", CHECKPOINT_VERSION);
-    text_add(out, "\"run\": \"%s\", \"save\": \"%s\", \"step\": %lld,\n", m->identity.run, m->identity.save,
-             (long long)m->identity.step);
-    if (m->in_memory)
+    text_add(out, "\"run\": \"%s\", \"save\": \"%s\", \"step\": %lld,\n", manifest->identity.run,
+             manifest->identity.save, (long long)manifest->identity.step);
+    if (manifest->in_memory)
         text_add(out, "\"in_memory\": true,\n");
-    text_add(out, "\"consumed_samples\": %lld, \"seed\": \"%llu\",\n", (long long)m->consumed_samples,
-             (unsigned long long)m->seed);
-    if (m->skipped_steps > 0)
-        text_add(out, "\"skipped_steps\": %lld,\n", (long long)m->skipped_steps);
-    if (m->has_valid_loss)
-        text_add(out, "\"valid_loss\": %s,\n", number_text(m->valid_loss, number));
-    if (m->data_order.length > 0)
-        text_add(out, "\"data_order\": %s,\n", m->data_order.chars);
+    text_add(out, "\"consumed_samples\": %lld, \"seed\": \"%llu\",\n", (long long)manifest->consumed_samples,
+             (unsigned long long)manifest->seed);
+    if (manifest->skipped_steps > 0)
+        text_add(out, "\"skipped_steps\": %lld,\n", (long long)manifest->skipped_steps);
+    if (manifest->has_valid_loss)
+        text_add(out, "\"valid_loss\": %s,\n", number_text(manifest->valid_loss, number));
+    if (manifest->data_order.length > 0)
+        text_add(out, "\"data_order\": %s,\n", manifest->data_order.chars);
     text_add(out, "\"model\": {");
-    for (int i = 0; i < m->model_count; i++) {
-        text_add(out, "%s\"%s\": ", i > 0 ? ", " : "", m->model[i].name);
-        text_add_json(out, m->model[i].value);
+    for (int i = 0; i < manifest->model_count; i++) {
+        text_add(out, "%s\"%s\": ", i > 0 ? ", " : "", manifest->model[i].name);
+        text_add_json(out, manifest->model[i].value);
     }
     text_add(out, "},\n");
-    add_layout(out, m);
-    text_add(out, "\"recipe\": {\"name\": \"%s\", \"bytes\": %lld, \"xxh3\": \"%s\"},\n", m->recipe.name,
-             (long long)m->recipe.bytes, hex_text(m->recipe.checksum, hex));
-    add_files(out, m);
-    add_tensors(out, m);
+    add_layout(out, manifest);
+    text_add(out, "\"recipe\": {\"name\": \"%s\", \"bytes\": %lld, \"xxh3\": \"%s\"},\n",
+             manifest->recipe.name, (long long)manifest->recipe.bytes,
+             hex_text(manifest->recipe.checksum, hex));
+    add_files(out, manifest);
+    add_tensors(out, manifest);
     text_add(out, "\"checksum\": \"%s\"}\n", hex_text(checksum_of(out->chars, out->length), hex));
 }

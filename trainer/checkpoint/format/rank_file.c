@@ -104,23 +104,23 @@ static bool is_whole_block(const struct checkpoint_writer *w, const unsigned cha
            (uintptr_t)at % FILE_DIRECT_BYTES == 0;
 }
 
-enum status checkpoint_writer_append(struct checkpoint_writer *w, const void *bytes, size_t length)
+enum status checkpoint_writer_append(struct checkpoint_writer *writer, const void *bytes, size_t length)
 {
     const unsigned char *at = bytes;
     while (length > 0) {
-        const bool whole = is_whole_block(w, at, length);
-        size_t take = CHECKPOINT_BLOCK_BYTES - w->filled % CHECKPOINT_BLOCK_BYTES;
+        const bool whole = is_whole_block(writer, at, length);
+        size_t take = CHECKPOINT_BLOCK_BYTES - writer->filled % CHECKPOINT_BLOCK_BYTES;
         if (whole && length >= CHECKPOINT_WRITE_BYTES)
             take = CHECKPOINT_WRITE_BYTES;
         else if (length < take)
             take = length;
-        if (whole || w->filled == CHECKPOINT_WRITE_BYTES)
-            TRY(flush(w));
+        if (whole || writer->filled == CHECKPOINT_WRITE_BYTES)
+            TRY(flush(writer));
         if (whole) {
-            TRY(write_blocks(w, at, take));
+            TRY(write_blocks(writer, at, take));
         } else {
-            memcpy(w->buffer + w->filled, at, take);
-            w->filled += take;
+            memcpy(writer->buffer + writer->filled, at, take);
+            writer->filled += take;
         }
         at += take;
         length -= take;
@@ -128,45 +128,45 @@ enum status checkpoint_writer_append(struct checkpoint_writer *w, const void *by
     return OK;
 }
 
-enum status checkpoint_writer_finish(struct checkpoint_writer *w)
+enum status checkpoint_writer_finish(struct checkpoint_writer *writer)
 {
     char step[32], version[8];
-    TRY(flush(w));
+    TRY(flush(writer));
     AUTO_FREE struct safetensors_pair *pairs =
-        memory_zeroed((size_t)w->count + OWN_KEYS, sizeof *pairs, "the header of a file");
+        memory_zeroed((size_t)writer->count + OWN_KEYS, sizeof *pairs, "the header of a file");
     AUTO_FREE char(*texts)[SHARD_TEXT_CHARS] =
-        memory_zeroed((size_t)w->count + 1, sizeof *texts, "the header of a file");
-    snprintf(step, sizeof step, "%lld", (long long)w->identity.step);
+        memory_zeroed((size_t)writer->count + 1, sizeof *texts, "the header of a file");
+    snprintf(step, sizeof step, "%lld", (long long)writer->identity.step);
     snprintf(version, sizeof version, "%d", CHECKPOINT_VERSION);
     pairs[0] = (struct safetensors_pair){key_version, version};
-    pairs[1] = (struct safetensors_pair){key_run, w->identity.run};
-    pairs[2] = (struct safetensors_pair){key_save, w->identity.save};
+    pairs[1] = (struct safetensors_pair){key_run, writer->identity.run};
+    pairs[2] = (struct safetensors_pair){key_save, writer->identity.save};
     pairs[3] = (struct safetensors_pair){key_step, step};
-    pairs[4] = (struct safetensors_pair){key_sums, w->sums.chars};
-    for (int i = 0; i < w->count; i++)
+    pairs[4] = (struct safetensors_pair){key_sums, writer->sums.chars};
+    for (int i = 0; i < writer->count; i++)
         pairs[OWN_KEYS + i] =
-            (struct safetensors_pair){w->shards[i].name, shard_text(&w->shards[i], texts[i])};
-    return safetensors_finish(w->file, pairs, OWN_KEYS + w->count);
+            (struct safetensors_pair){writer->shards[i].name, shard_text(&writer->shards[i], texts[i])};
+    return safetensors_finish(writer->file, pairs, OWN_KEYS + writer->count);
 }
 
-int64_t checkpoint_writer_bytes(const struct checkpoint_writer *w)
+int64_t checkpoint_writer_bytes(const struct checkpoint_writer *writer)
 {
-    return safetensors_writer_bytes(w->file);
+    return safetensors_writer_bytes(writer->file);
 }
 
-uint64_t checkpoint_writer_checksum(const struct checkpoint_writer *w)
+uint64_t checkpoint_writer_checksum(const struct checkpoint_writer *writer)
 {
-    return safetensors_writer_checksum(w->file);
+    return safetensors_writer_checksum(writer->file);
 }
 
-void checkpoint_writer_destroy(struct checkpoint_writer *w)
+void checkpoint_writer_destroy(struct checkpoint_writer *writer)
 {
-    if (w == NULL)
+    if (writer == NULL)
         return;
-    safetensors_writer_destroy(w->file);
-    text_free(&w->sums);
-    free(w->buffer);
-    free(w);
+    safetensors_writer_destroy(writer->file);
+    text_free(&writer->sums);
+    free(writer->buffer);
+    free(writer);
 }
 
 /* ---- reading ---- */
@@ -225,42 +225,43 @@ enum status checkpoint_file_open(const char *path, struct checkpoint_file **out)
     return status;
 }
 
-void checkpoint_file_close(struct checkpoint_file *f)
+void checkpoint_file_close(struct checkpoint_file *file)
 {
-    if (f == NULL)
+    if (file == NULL)
         return;
-    safetensors_close(f->tensors);
-    text_free(&f->path);
-    free(f->block);
-    free(f);
+    safetensors_close(file->tensors);
+    text_free(&file->path);
+    free(file->block);
+    free(file);
 }
 
-void checkpoint_file_free_block(struct checkpoint_file *f)
+void checkpoint_file_free_block(struct checkpoint_file *file)
 {
-    free(f->block);
-    f->block = NULL;
-    f->block_at = -1;
+    free(file->block);
+    file->block = NULL;
+    file->block_at = -1;
 }
 
-const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *f)
+const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file)
 {
-    return f->tensors;
+    return file->tensors;
 }
 
-const struct save_identity *checkpoint_file_identity(const struct checkpoint_file *f)
+const struct save_identity *checkpoint_file_identity(const struct checkpoint_file *file)
 {
-    return &f->identity;
+    return &file->identity;
 }
 
-enum status checkpoint_file_shard(const struct checkpoint_file *f, const struct safetensors_tensor *tensor,
+enum status checkpoint_file_shard(const struct checkpoint_file *file, const struct safetensors_tensor *tensor,
                                   struct shard *out)
 {
-    const char *text = safetensors_metadata(f->tensors, tensor->name);
+    const char *text = safetensors_metadata(file->tensors, tensor->name);
     *out = (struct shard){.dtype = tensor->dtype, .dim = {1, 1}};
     bool fits =
         tensor->ndim >= 1 && tensor->ndim <= SHARD_MAX_DIMS && strlen(tensor->name) < SHARD_NAME_CHARS;
     if (!fits || text == NULL || !shard_parse(text, tensor->ndim, out))
-        return fail(BAD_CHECKPOINT, "%s: tensor %s has no valid shard metadata", f->path.chars, tensor->name);
+        return fail(BAD_CHECKPOINT, "%s: tensor %s has no valid shard metadata", file->path.chars,
+                    tensor->name);
     snprintf(out->name, sizeof out->name, "%s", tensor->name);
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
         out->slice.count[d] = out->slice.padded[d] = d < tensor->ndim ? tensor->dim[d] : 1;
@@ -301,7 +302,7 @@ static enum status load_block(struct checkpoint_file *f, int64_t index)
     return OK;
 }
 
-enum status checkpoint_file_read(struct checkpoint_file *f, const struct safetensors_tensor *tensor,
+enum status checkpoint_file_read(struct checkpoint_file *file, const struct safetensors_tensor *tensor,
                                  int64_t from, size_t length, void *out)
 {
     char *to = out;
@@ -311,10 +312,10 @@ enum status checkpoint_file_read(struct checkpoint_file *f, const struct safeten
         const size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
                      take = length < available ? length : available;
         if (take == CHECKPOINT_BLOCK_BYTES) { // a whole block needs no copy
-            TRY(read_block(f, index, to));
+            TRY(read_block(file, index, to));
         } else {
-            TRY(load_block(f, index));
-            memcpy(to, f->block + inside, take);
+            TRY(load_block(file, index));
+            memcpy(to, file->block + inside, take);
         }
         to += take;
         at += (int64_t)take;

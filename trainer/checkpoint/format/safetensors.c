@@ -279,69 +279,69 @@ enum status safetensors_open(const char *path, struct safetensors **out)
     return status;
 }
 
-void safetensors_close(struct safetensors *f)
+void safetensors_close(struct safetensors *file)
 {
-    if (f == NULL)
+    if (file == NULL)
         return;
-    if (f->file >= 0)
-        close(f->file);
-    json_decref(f->header);
-    free(f->list);
-    text_free(&f->path);
-    free(f);
+    if (file->file >= 0)
+        close(file->file);
+    json_decref(file->header);
+    free(file->list);
+    text_free(&file->path);
+    free(file);
 }
 
 /* ---- contents ---- */
 
-int safetensors_count(const struct safetensors *f)
+int safetensors_count(const struct safetensors *file)
 {
-    return f->count;
+    return file->count;
 }
 
-const struct safetensors_tensor *safetensors_at(const struct safetensors *f, int index)
+const struct safetensors_tensor *safetensors_at(const struct safetensors *file, int index)
 {
-    CHECK(index >= 0 && index < f->count);
-    return &f->list[index];
+    CHECK(index >= 0 && index < file->count);
+    return &file->list[index];
 }
 
-const struct safetensors_tensor *safetensors_find(const struct safetensors *f, const char *name)
+const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name)
 {
-    for (int i = 0; i < f->count; i++)
-        if (strcmp(f->list[i].name, name) == 0)
-            return &f->list[i];
+    for (int i = 0; i < file->count; i++)
+        if (strcmp(file->list[i].name, name) == 0)
+            return &file->list[i];
     return NULL;
 }
 
-const char *safetensors_metadata(const struct safetensors *f, const char *key)
+const char *safetensors_metadata(const struct safetensors *file, const char *key)
 {
-    return json_string_value(json_object_get(json_object_get(f->header, "__metadata__"), key));
+    return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
 }
 
-int64_t safetensors_file_bytes(const struct safetensors *f)
+int64_t safetensors_file_bytes(const struct safetensors *file)
 {
-    return f->file_bytes;
+    return file->file_bytes;
 }
 
-int64_t safetensors_data_bytes(const struct safetensors *f)
+int64_t safetensors_data_bytes(const struct safetensors *file)
 {
-    return f->file_bytes - f->header_bytes;
+    return file->file_bytes - file->header_bytes;
 }
 
-uint64_t safetensors_header_checksum(const struct safetensors *f)
+uint64_t safetensors_header_checksum(const struct safetensors *file)
 {
-    return f->header_checksum;
+    return file->header_checksum;
 }
 
-enum status safetensors_read(const struct safetensors *f, const struct safetensors_tensor *tensor,
+enum status safetensors_read(const struct safetensors *file, const struct safetensors_tensor *tensor,
                              int64_t from, size_t length, void *out)
 {
     CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
-    return read_at(f, out, length, f->header_bytes + tensor->offset_bytes + from);
+    return read_at(file, out, length, file->header_bytes + tensor->offset_bytes + from);
 }
 
-enum status safetensors_read_data(const struct safetensors *f, int64_t from, size_t length, void *out)
+enum status safetensors_read_data(const struct safetensors *file, int64_t from, size_t length, void *out)
 {
-    CHECK(from >= 0 && from <= safetensors_data_bytes(f) &&
-          length <= (size_t)(safetensors_data_bytes(f) - from));
-    return read_at(f, out, length, f->header_bytes + from);
+    CHECK(from >= 0 && from <= safetensors_data_bytes(file) &&
+          length <= (size_t)(safetensors_data_bytes(file) - from));
+    return read_at(file, out, length, file->header_bytes + from);
 }

@@ -111,11 +111,11 @@ static enum status write_at(struct safetensors_writer *w, const char *bytes, siz
 
 _Static_assert(SAFETENSORS_ALIGN_BYTES % FILE_DIRECT_BYTES == 0, "data cannot bypass the page cache");
 
-enum status safetensors_append(struct safetensors_writer *w, const void *bytes, size_t length)
+enum status safetensors_append(struct safetensors_writer *writer, const void *bytes, size_t length)
 {
-    CHECK((int64_t)length <= w->bytes - w->written);
-    TRY(write_at(w, bytes, length, w->header_bytes + w->written));
-    w->written += (int64_t)length;
+    CHECK((int64_t)length <= writer->bytes - writer->written);
+    TRY(write_at(writer, bytes, length, writer->header_bytes + writer->written));
+    writer->written += (int64_t)length;
     return OK;
 }
 
@@ -132,32 +132,32 @@ static enum status write_header(struct safetensors_writer *w, const struct safet
     return write_at(w, header.chars, header.length, 0);
 }
 
-enum status safetensors_finish(struct safetensors_writer *w, const struct safetensors_pair *metadata,
+enum status safetensors_finish(struct safetensors_writer *writer, const struct safetensors_pair *metadata,
                                int count)
 {
-    CHECK(w->written == w->bytes);
-    TRY(write_header(w, metadata, count));
-    return file_temporary_commit(&w->file, w->path.chars);
+    CHECK(writer->written == writer->bytes);
+    TRY(write_header(writer, metadata, count));
+    return file_temporary_commit(&writer->file, writer->path.chars);
 }
 
-int64_t safetensors_writer_bytes(const struct safetensors_writer *w)
+int64_t safetensors_writer_bytes(const struct safetensors_writer *writer)
 {
-    return w->header_bytes + w->bytes;
+    return writer->header_bytes + writer->bytes;
 }
 
-uint64_t safetensors_writer_checksum(const struct safetensors_writer *w)
+uint64_t safetensors_writer_checksum(const struct safetensors_writer *writer)
 {
-    return w->checksum;
+    return writer->checksum;
 }
 
-void safetensors_writer_destroy(struct safetensors_writer *w)
+void safetensors_writer_destroy(struct safetensors_writer *writer)
 {
-    if (w == NULL)
+    if (writer == NULL)
         return;
-    file_temporary_discard(&w->file);
-    for (int i = 0; i < w->count; i++)
-        free((void *)(uintptr_t)w->list[i].name);
-    free(w->list);
-    text_free(&w->path);
-    free(w);
+    file_temporary_discard(&writer->file);
+    for (int i = 0; i < writer->count; i++)
+        free((void *)(uintptr_t)writer->list[i].name);
+    free(writer->list);
+    text_free(&writer->path);
+    free(writer);
 }

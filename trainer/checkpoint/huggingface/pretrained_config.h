@@ -57,5 +57,5 @@ struct pretrained_details {
  * BAD_RECIPE names the architecture that comes closest, and the first key that it cannot express. */
 MUST_USE enum status pretrained_config_write(const struct recipe *recipe, const char *name,
                                              const struct pretrained_details *details,
-                                             const struct pretrained_architecture **architecture,
+                                             const struct pretrained_architecture **out_architecture,
                                              struct text *out);

@@ -92,21 +92,23 @@ static int compare_name(const void *name, const void *entry)
     return strcmp(name, ((const struct pretrained_entry *)entry)->tensor->name);
 }
 
-struct pretrained_entry *pretrained_weights_find(const struct pretrained_weights *w, const char *name)
+struct pretrained_entry *pretrained_weights_find(const struct pretrained_weights *weights, const char *name)
 {
-    return w->count == 0 ? NULL
-                         : bsearch(name, w->entries, (size_t)w->count, sizeof *w->entries, compare_name);
+    return weights->count == 0 ? NULL
+                               : bsearch(name, weights->entries, (size_t)weights->count,
+                                         sizeof *weights->entries, compare_name);
 }
 
-enum status pretrained_weights_read(const struct pretrained_weights *w, const struct pretrained_entry *entry,
-                                    void *out)
+enum status pretrained_weights_read(const struct pretrained_weights *weights,
+                                    const struct pretrained_entry *entry, void *out)
 {
     enum { PIECE_BYTES = 32 << 20 };
     const int64_t bytes = entry->tensor->bytes;
     for (int64_t at = 0, piece; at < bytes; at += piece) {
         piece = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
         TRY(stop_signals_check());
-        TRY(safetensors_read(w->files[entry->file], entry->tensor, at, (size_t)piece, (char *)out + at));
+        TRY(safetensors_read(weights->files[entry->file], entry->tensor, at, (size_t)piece,
+                             (char *)out + at));
     }
     return OK;
 }
@@ -205,14 +207,14 @@ enum status pretrained_weights_open(const char *folder, struct pretrained_weight
                     : "");
 }
 
-void pretrained_weights_close(struct pretrained_weights *w)
+void pretrained_weights_close(struct pretrained_weights *weights)
 {
-    for (int i = 0; i < w->file_count; i++) {
-        safetensors_close(w->files[i]);
-        free(w->names[i]);
+    for (int i = 0; i < weights->file_count; i++) {
+        safetensors_close(weights->files[i]);
+        free(weights->names[i]);
     }
-    free(w->files);
-    free(w->names);
-    free(w->entries);
-    *w = (struct pretrained_weights){0};
+    free(weights->files);
+    free(weights->names);
+    free(weights->entries);
+    *weights = (struct pretrained_weights){0};
 }

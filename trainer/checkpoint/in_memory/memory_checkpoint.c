@@ -22,9 +22,9 @@
 
 enum { GENERATIONS = 2 };
 
-bool memory_is_leader(const struct memory_checkpoints *m)
+bool memory_is_leader(const struct memory_checkpoints *memory)
 {
-    return rank_nodes_is_leader(&m->nodes, m->rank_state->world->rank);
+    return rank_nodes_is_leader(&memory->nodes, memory->rank_state->world->rank);
 }
 
 static const struct recipe_checkpoint *recipe_of(const struct memory_checkpoints *m)
@@ -294,19 +294,19 @@ static enum status make_folder(const struct memory_checkpoints *m, bool *missing
     return status == OK ? OK : fail(IO_ERROR, "%s", fail_text());
 }
 
-enum status memory_restore_folder(const struct memory_checkpoints *m)
+enum status memory_restore_folder(const struct memory_checkpoints *memory)
 {
     struct run_record record;
     bool missing;
-    TRY(make_folder(m, &missing));
-    TRY(store_lock_check(m->lock));
-    TRY(run_record_read(m->folder.chars, &record));
-    if (strcmp(record.run, m->run) == 0)
+    TRY(make_folder(memory, &missing));
+    TRY(store_lock_check(memory->lock));
+    TRY(run_record_read(memory->folder.chars, &record));
+    if (strcmp(record.run, memory->run) == 0)
         return OK;
     print_line(stderr, "warning: checkpoint.memory_dir: %s%s was removed; it is created again",
-               m->folder.chars, missing ? "" : "/run.json");
-    memcpy(record.run, m->run, sizeof record.run);
-    return run_record_write(m->folder.chars, &record);
+               memory->folder.chars, missing ? "" : "/run.json");
+    memcpy(record.run, memory->run, sizeof record.run);
+    return run_record_write(memory->folder.chars, &record);
 }
 
 static enum status open_folders(struct memory_checkpoints *m)
@@ -322,14 +322,14 @@ static enum status open_folders(struct memory_checkpoints *m)
     return rank_agree(w, memory_is_leader(m) ? lock_folder(m) : OK);
 }
 
-enum status memory_checkpoints_open(struct rank_state *w, struct memory_checkpoints **out)
+enum status memory_checkpoints_open(struct rank_state *state, struct memory_checkpoints **out)
 {
-    const struct recipe_checkpoint *recipe = &w->run->recipe->checkpoint;
+    const struct recipe_checkpoint *recipe = &state->run->recipe->checkpoint;
     *out = NULL;
-    if (recipe->memory_dir == NULL || recipe->save == NULL || !device_computes(w->device))
+    if (recipe->memory_dir == NULL || recipe->save == NULL || !device_computes(state->device))
         return OK;
     struct memory_checkpoints *m = memory_zeroed(1, sizeof *m, "checkpoints in memory");
-    m->rank_state = w;
+    m->rank_state = state;
     m->complete = -1;
     enum status status = open_folders(m);
     if (status == OK) {
@@ -345,17 +345,17 @@ enum status memory_checkpoints_open(struct rank_state *w, struct memory_checkpoi
     return status;
 }
 
-void memory_checkpoints_close(struct memory_checkpoints *m)
+void memory_checkpoints_close(struct memory_checkpoints *memory)
 {
-    if (m == NULL)
+    if (memory == NULL)
         return;
-    store_lock_release(m->lock);
-    rank_nodes_free(&m->nodes);
-    reader_nodes_free(&m->holders);
-    manifest_free(&m->manifest);
-    text_free(&m->folder);
-    text_free(&m->made);
-    free(m);
+    store_lock_release(memory->lock);
+    rank_nodes_free(&memory->nodes);
+    reader_nodes_free(&memory->holders);
+    manifest_free(&memory->manifest);
+    text_free(&memory->folder);
+    text_free(&memory->made);
+    free(memory);
 }
 
 static bool has_other_files(const char *path)
@@ -371,35 +371,36 @@ static bool has_other_files(const char *path)
     return found;
 }
 
-void memory_checkpoints_undo(struct memory_checkpoints *m)
+void memory_checkpoints_undo(struct memory_checkpoints *memory)
 {
-    if (m == NULL)
+    if (memory == NULL)
         return;
-    for (int i = 0; i < MEMORY_RECORDS && m->lock != NULL && !has_other_files(m->folder.chars); i++) {
+    for (int i = 0; i < MEMORY_RECORDS && memory->lock != NULL && !has_other_files(memory->folder.chars);
+         i++) {
         struct text path = {0};
-        text_add(&path, "%s/%s", m->folder.chars, records[i]);
-        if (!m->had[i])
+        text_add(&path, "%s/%s", memory->folder.chars, records[i]);
+        if (!memory->had[i])
             (void)unlink(path.chars);
         text_free(&path);
     }
     struct text made = {0};
-    text_add(&made, "%s", m->folder.chars);
-    for (; m->made.length > 0 && made.length >= m->made.length && rmdir(made.chars) == 0;)
+    text_add(&made, "%s", memory->folder.chars);
+    for (; memory->made.length > 0 && made.length >= memory->made.length && rmdir(made.chars) == 0;)
         remove_last(&made);
     text_free(&made);
 }
 
-void memory_checkpoints_remove(struct memory_checkpoints *m)
+void memory_checkpoints_remove(struct memory_checkpoints *memory)
 {
-    if (m == NULL || !memory_is_leader(m))
+    if (memory == NULL || !memory_is_leader(memory))
         return;
-    if (store_keep_only(m->folder.chars, m->run, -1) != OK || store_clean(m->folder.chars) != OK ||
-        folder_remove(m->folder.chars, is_record) != OK)
+    if (store_keep_only(memory->folder.chars, memory->run, -1) != OK ||
+        store_clean(memory->folder.chars) != OK || folder_remove(memory->folder.chars, is_record) != OK)
         print_line(stderr, "warning: checkpoint.memory_dir: %s", fail_text());
-    (void)rmdir(recipe_of(m)->memory_dir); // unless it has other files
+    (void)rmdir(recipe_of(memory)->memory_dir); // unless it has other files
 }
 
-void memory_checkpoints_resumed(struct memory_checkpoints *m, int64_t step)
+void memory_checkpoints_resumed(struct memory_checkpoints *memory, int64_t step)
 {
-    m->complete = step;
+    memory->complete = step;
 }

@@ -233,12 +233,12 @@ static void copier_free(struct copier *c)
     free(c->messages);
 }
 
-enum status memory_copy(struct rank_state *w, const struct rank_nodes *nodes,
+enum status memory_copy(struct rank_state *state, const struct rank_nodes *nodes,
                         const struct placement *placement, const int64_t *bytes, const char *folder)
 {
-    struct copier c = {.rank_state = w, .bytes = bytes, .own = -1};
+    struct copier c = {.rank_state = state, .bytes = bytes, .own = -1};
     list_peers(&c, nodes, placement);
-    enum status status = rank_agree(w, open_files(&c, folder));
+    enum status status = rank_agree(state, open_files(&c, folder));
     if (status == OK)
         status = allocate(&c);
     if (status == OK)

@@ -296,20 +296,20 @@ static enum status try_round(struct memory_checkpoints *m, struct round *round, 
     return status;
 }
 
-enum status memory_checkpoints_find(struct memory_checkpoints *m, int64_t from, int64_t below, bool verify,
-                                    int64_t *step, char **path)
+enum status memory_checkpoints_find(struct memory_checkpoints *memory, int64_t from, int64_t below,
+                                    bool verify, int64_t *step, char **path)
 {
     enum status status = OK;
-    bool more = m != NULL;
+    bool more = memory != NULL;
     *step = -1;
     *path = NULL;
     while (status == OK && more) {
         struct round round;
-        status = round_begin(m, from, below, &round);
+        status = round_begin(memory, from, below, &round);
         more = status == OK && round.count > 0;
         if (more) {
             below = round.list[0].step;
-            status = try_round(m, &round, verify, path);
+            status = try_round(memory, &round, verify, path);
         }
         if (*path != NULL) {
             *step = below;
@@ -408,12 +408,12 @@ static enum status share_shards(struct memory_checkpoints *m, struct checkpoint_
     return OK;
 }
 
-enum status memory_checkpoints_source(struct memory_checkpoints *m, const char *path,
+enum status memory_checkpoints_source(struct memory_checkpoints *memory, const char *path,
                                       struct checkpoint_reader *out)
 {
-    const struct manifest manifest = m->manifest;
-    m->manifest = (struct manifest){0};
-    checkpoint_reader_from(path, &manifest, m->rank_state->world->rank, out);
-    out->nodes = &m->holders;
-    return share_shards(m, out);
+    const struct manifest manifest = memory->manifest;
+    memory->manifest = (struct manifest){0};
+    checkpoint_reader_from(path, &manifest, memory->rank_state->world->rank, out);
+    out->nodes = &memory->holders;
+    return share_shards(memory, out);
 }

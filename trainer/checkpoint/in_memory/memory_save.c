@@ -119,18 +119,18 @@ static void report(struct memory_checkpoints *m)
     m->failed = true;
 }
 
-enum status memory_checkpoints_save(struct memory_checkpoints *m)
+enum status memory_checkpoints_save(struct memory_checkpoints *memory)
 {
-    struct memory_save s = {.memory = m};
+    struct memory_save s = {.memory = memory};
     enum status status = save(&s);
     if (status == OK) {
-        m->complete = m->rank_state->step;
-        m->failed = false;
+        memory->complete = memory->rank_state->step;
+        memory->failed = false;
     } else if (may_continue(status)) {
-        report(m);
+        report(memory);
         status = OK;
-        if (memory_is_leader(m) && store_lock_check(m->lock) == OK)
-            store_abandon(m->folder.chars, &s.ticket);
+        if (memory_is_leader(memory) && store_lock_check(memory->lock) == OK)
+            store_abandon(memory->folder.chars, &s.ticket);
     }
     rank_writer_free(&s.writer);
     manifest_free(&s.manifest);

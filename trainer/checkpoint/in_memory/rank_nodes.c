@@ -55,14 +55,14 @@ static void number_nodes(const uint64_t *hashes, struct rank_nodes *out)
         out->list[out->first[out->node_of[rank]] + out->index[rank]] = rank;
 }
 
-enum status rank_nodes_find(struct rank_state *w, struct rank_nodes *out)
+enum status rank_nodes_find(struct rank_state *state, struct rank_nodes *out)
 {
-    const size_t world = (size_t)w->world->size;
-    *out = (struct rank_nodes){.world = w->world->size};
+    const size_t world = (size_t)state->world->size;
+    *out = (struct rank_nodes){.world = state->world->size};
     AUTO_FREE uint64_t *hashes = memory_zeroed(world, sizeof *hashes, "the names of nodes");
-    TRY(rank_agree(w, name_node(w->world, out->name)));
+    TRY(rank_agree(state, name_node(state->world, out->name)));
     const uint64_t mine = checksum_of(out->name, strlen(out->name));
-    TRY(gather_words(w, &mine, HASH_WORDS, hashes));
+    TRY(gather_words(state, &mine, HASH_WORDS, hashes));
     out->node_of = memory_zeroed(world, sizeof *out->node_of, "the nodes of ranks");
     out->index = memory_zeroed(world, sizeof *out->index, "the ranks of nodes");
     out->ranks = memory_zeroed(world, sizeof *out->ranks, "the ranks of nodes");

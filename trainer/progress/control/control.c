@@ -71,24 +71,24 @@ static void free_node(struct control_node *node)
     free(node->all);
 }
 
-void control_close(struct control *c)
+void control_close(struct control *control)
 {
-    if (c == NULL)
+    if (control == NULL)
         return;
-    if (c->first.file >= 0)
-        (void)wire_send(c->first.file, WIRE_BYE, NULL, 0);
-    free_node(&c->first);
-    for (int i = 0; i < c->count; i++) {
-        if (c->nodes[i].file >= 0)
-            (void)wire_send(c->nodes[i].file, WIRE_BYE, NULL, 0);
-        free_node(&c->nodes[i]);
+    if (control->first.file >= 0)
+        (void)wire_send(control->first.file, WIRE_BYE, NULL, 0);
+    free_node(&control->first);
+    for (int i = 0; i < control->count; i++) {
+        if (control->nodes[i].file >= 0)
+            (void)wire_send(control->nodes[i].file, WIRE_BYE, NULL, 0);
+        free_node(&control->nodes[i]);
     }
-    free(c->nodes);
-    for (int i = 0; i < c->newcomer_count; i++)
-        close(c->newcomers[i].file);
-    if (c->listening >= 0)
-        close(c->listening);
-    free(c);
+    free(control->nodes);
+    for (int i = 0; i < control->newcomer_count; i++)
+        close(control->newcomers[i].file);
+    if (control->listening >= 0)
+        close(control->listening);
+    free(control);
 }
 
 int control_port(const struct control *control)
@@ -96,13 +96,13 @@ int control_port(const struct control *control)
     return control->port;
 }
 
-void control_start(struct control *c, const struct control_address *address, const char *node)
+void control_start(struct control *control, const struct control_address *address, const char *node)
 {
-    c->address = *address;
-    snprintf(c->node, sizeof c->node, "%s", node);
-    c->remote = strcmp(c->node, address->node) != 0;
-    snprintf(c->first.name, sizeof c->first.name, "%s", address->node);
-    c->started = true;
+    control->address = *address;
+    snprintf(control->node, sizeof control->node, "%s", node);
+    control->remote = strcmp(control->node, address->node) != 0;
+    snprintf(control->first.name, sizeof control->first.name, "%s", address->node);
+    control->started = true;
 }
 
 bool control_is_started(const struct control *control)
@@ -274,17 +274,17 @@ static void read_nodes(struct control *c)
             read_node(&c->nodes[i]);
 }
 
-void control_serve(struct control *c, const struct control_rank *mine, int count, int64_t passed_ns)
+void control_serve(struct control *control, const struct control_rank *mine, int count, int64_t passed_ns)
 {
-    accept_nodes(c, passed_ns);
-    c->since_end_ns += passed_ns;
-    for (int i = 0; i < c->count; i++)
-        c->nodes[i].silent_ns += passed_ns;
-    read_nodes(c);
-    for (int i = 0; i < c->count; i++)
-        if (c->nodes[i].file >= 0 && c->nodes[i].silent_ns == 0 &&
-            !wire_send(c->nodes[i].file, WIRE_RANKS, mine, (size_t)count * sizeof *mine))
-            leave_node(&c->nodes[i]);
+    accept_nodes(control, passed_ns);
+    control->since_end_ns += passed_ns;
+    for (int i = 0; i < control->count; i++)
+        control->nodes[i].silent_ns += passed_ns;
+    read_nodes(control);
+    for (int i = 0; i < control->count; i++)
+        if (control->nodes[i].file >= 0 && control->nodes[i].silent_ns == 0 &&
+            !wire_send(control->nodes[i].file, WIRE_RANKS, mine, (size_t)count * sizeof *mine))
+            leave_node(&control->nodes[i]);
 }
 
 int control_nodes(const struct control *control)
@@ -297,31 +297,31 @@ const struct control_node *control_node(const struct control *control, int index
     return &control->nodes[index];
 }
 
-void control_collect(struct control *c)
+void control_collect(struct control *control)
 {
     int64_t end_ns = clock_ns() + ANSWER_MS * INT64_C(1000000);
-    for (int i = 0; i < c->count; i++) {
-        free(c->nodes[i].all);
-        c->nodes[i].all = NULL;
-        if (c->nodes[i].file >= 0 && !wire_send(c->nodes[i].file, WIRE_GIVE_ALL, NULL, 0))
-            leave_node(&c->nodes[i]);
+    for (int i = 0; i < control->count; i++) {
+        free(control->nodes[i].all);
+        control->nodes[i].all = NULL;
+        if (control->nodes[i].file >= 0 && !wire_send(control->nodes[i].file, WIRE_GIVE_ALL, NULL, 0))
+            leave_node(&control->nodes[i]);
     }
     for (bool complete = false; !complete && clock_ns() < end_ns;) {
         complete = true;
-        read_nodes(c);
-        for (int i = 0; i < c->count; i++)
-            complete =
-                complete && (c->nodes[i].all != NULL || c->nodes[i].file < 0 || c->nodes[i].count == 0);
+        read_nodes(control);
+        for (int i = 0; i < control->count; i++)
+            complete = complete && (control->nodes[i].all != NULL || control->nodes[i].file < 0 ||
+                                    control->nodes[i].count == 0);
         if (!complete)
             poll(NULL, 0, 10);
     }
 }
 
-void control_end(struct control *c)
+void control_end(struct control *control)
 {
-    for (int i = 0; i < c->count; i++)
-        if (c->nodes[i].file >= 0)
-            (void)wire_send(c->nodes[i].file, WIRE_END, NULL, 0);
+    for (int i = 0; i < control->count; i++)
+        if (control->nodes[i].file >= 0)
+            (void)wire_send(control->nodes[i].file, WIRE_END, NULL, 0);
 }
 
 /* ---- another node ---- */
@@ -382,16 +382,16 @@ static enum control_request read_first(struct control_node *first)
     return request;
 }
 
-enum control_request control_report(struct control *c, const struct control_rank *mine, int count,
+enum control_request control_report(struct control *control, const struct control_rank *mine, int count,
                                     int64_t passed_ns)
 {
-    struct control_node *first = &c->first;
+    struct control_node *first = &control->first;
     first->silent_ns += passed_ns;
-    c->since_end_ns += passed_ns;
+    control->since_end_ns += passed_ns;
     if (first->file >= 0 && first->silent_ns > patience_ns)
         disconnect(first);
     if (first->file < 0)
-        connect_first(c);
+        connect_first(control);
     const bool sent =
         first->file >= 0 && wire_send(first->file, WIRE_RANKS, mine, (size_t)count * sizeof *mine);
     const enum control_request request = read_first(first); // also if the first node has closed it
@@ -400,11 +400,11 @@ enum control_request control_report(struct control *c, const struct control_rank
     return request;
 }
 
-void control_send_all(struct control *c, const struct hang *hang)
+void control_send_all(struct control *control, const struct hang *hang)
 {
-    if (c->first.file >= 0 &&
-        !wire_send(c->first.file, WIRE_ALL, hang->ranks, (size_t)hang->count * sizeof *hang->ranks))
-        disconnect(&c->first);
+    if (control->first.file >= 0 &&
+        !wire_send(control->first.file, WIRE_ALL, hang->ranks, (size_t)hang->count * sizeof *hang->ranks))
+        disconnect(&control->first);
 }
 
 const struct control_node *control_first(const struct control *control)
@@ -414,24 +414,24 @@ const struct control_node *control_first(const struct control *control)
 
 /* ---- ends ---- */
 
-void control_restart(struct control *c)
+void control_restart(struct control *control)
 {
-    if (c != NULL)
-        c->since_end_ns = 0;
+    if (control != NULL)
+        control->since_end_ns = 0;
 }
 
-bool control_take_ended(struct control *c)
+bool control_take_ended(struct control *control)
 {
     bool ended = false;
-    if (c == NULL)
+    if (control == NULL)
         return false;
-    for (int i = -1; i < c->count; i++) {
-        struct control_node *node = i < 0 ? &c->first : &c->nodes[i];
+    for (int i = -1; i < control->count; i++) {
+        struct control_node *node = i < 0 ? &control->first : &control->nodes[i];
         ended = ended || node->ended;
         node->ended = false;
     }
     if (ended)
-        control_restart(c);
+        control_restart(control);
     return ended;
 }
 
