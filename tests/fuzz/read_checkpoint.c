@@ -4,6 +4,7 @@
  * are. */
 #include "tests/fuzz/fuzz.h"
 #include "trainer/checkpoint/format/manifest.h"
+#include "trainer/checkpoint/format/manifest_read.h"
 #include "trainer/checkpoint/lock_owner.h"
 #include "trainer/checkpoint/run_record.h"
 #include "trainer/files/checksum.h"

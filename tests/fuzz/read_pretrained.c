@@ -2,6 +2,7 @@
 /* Files of pretrained models: config.json, and the index of safetensors files. */
 #include "tests/fuzz/fuzz.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
+#include "trainer/checkpoint/huggingface/pretrained_recipe.h"
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
 
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 #include "tools/cli/measure/journal.h"
 #include "tools/cli/restart/restart.h"
 #include "trainer/progress/hang_dump.h"
+#include "trainer/progress/hang_report.h"
 #include "trainer/run/run_summary.h"
 
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "kernels/host_floats.h"
 #include "planner/recipe/planned_recipe.h"
-#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/load.h"
 
 #include <stdlib.h>
 #include <string.h>

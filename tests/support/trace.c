@@ -4,6 +4,8 @@
 #include "kernels/host_floats.h"
 #include "planner/plan/memory_plan.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/load.h"
+#include "trainer/checkpoint/store.h"
 #include "trainer/engine/step.h"
 
 #include <stdlib.h>
@@ -86,7 +88,7 @@ struct traced_run {
 static enum status resume(struct rank_state *w)
 {
     char *path = NULL;
-    TRY(checkpoint_find(w->run->recipe->checkpoint.save, &path));
+    TRY(store_find(w->run->recipe->checkpoint.save, &path));
     enum status status =
         path != NULL ? checkpoint_load(w, path, CHECKPOINT_RESUME) : fail(BAD_CHECKPOINT, "there is none");
     free(path);

@@ -10,8 +10,9 @@
 #include "base/clock.h"
 #include "planner/plan/memory_plan.h"
 #include "tools/benchmarks/bench_run.h"
-#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/in_memory/memory_checkpoint.h"
+#include "trainer/checkpoint/in_memory/memory_save.h"
+#include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/writer.h"
 
 #include <stdio.h>

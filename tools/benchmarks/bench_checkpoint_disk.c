@@ -11,6 +11,7 @@
 #include "planner/plan/memory_plan.h"
 #include "tools/benchmarks/bench_run.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/store.h"
 
 #include <dirent.h>
@@ -136,7 +137,7 @@ static enum status round_of(struct rank_state *w, struct bench *b, int round, ch
     if (b->load != NULL)
         return read_round(w, b, round, b->load, block);
     TRY(write_round(w, b, round, block));
-    TRY(checkpoint_find(b->run.recipe->checkpoint.save, &path));
+    TRY(store_find(b->run.recipe->checkpoint.save, &path));
     const enum status status = read_round(w, b, round, path, block);
     free(path);
     return status;
@@ -148,7 +149,7 @@ static enum status prepare(struct rank_state *w, struct bench *b, char *block)
     char *path = NULL;
     if (b->load == NULL) {
         TRY(checkpoint_save(w));
-        TRY(checkpoint_find(b->run.recipe->checkpoint.save, &path));
+        TRY(store_find(b->run.recipe->checkpoint.save, &path));
     }
     enum status status = OK;
     if (w->world->rank == 0)

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "tools/cli/options.h"
 #include "trainer/progress/hang_dump.h"
+#include "trainer/progress/hang_report.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/best.h"
 
 #include "base/file.h"
+#include "trainer/checkpoint/format/manifest_read.h"
 #include "trainer/checkpoint/run_record.h"
 
 #include <errno.h>

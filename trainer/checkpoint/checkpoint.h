@@ -7,8 +7,14 @@
  *                               recipe.yaml                the resolved recipe
  *                               manifest.json              written last: all shards, and their checksums
  *
- *   save   every rank: its shards -> its file;   rank 0: manifest, then the name (store.h)
- *   load   every rank: manifest -> the shards that overlap its slices, checksums verified, -> device
+ * One save (load.h has one load):
+ *
+ *     checkpoint_begin          store.c: store_begin on rank 0, step-N.partial; all ranks get its ticket
+ *       rank_writer_create      distribute/save_plan.c: the slices of this rank, as shards
+ *       rank_writer_begin       writer.c: band by band, format/rank_file.c, safetensors_writer.c
+ *       rank_writer_finish      the rest and the header; then the note of this rank, distribute/coverage.c
+ *     checkpoint_finish         metadata_files.c: rank 0 gathers the notes and checks the coverage
+ *       store_publish           after the manifest: renames the folder; then store_prune
  *
  * The step determines the rest: data order and dropout are functions of it; the learning rate also depends
  * on the steps skipped by fp16, which the manifest counts, next to the loss scale and its counters.
@@ -51,37 +57,3 @@ MUST_USE enum status checkpoint_end_copy(struct checkpoint_saving *saving);
 bool checkpoint_is_written(const struct checkpoint_saving *saving);
 /* Waits until all files are written, publishes the checkpoint, and frees `saving`, which may be NULL. */
 MUST_USE enum status checkpoint_finish(struct checkpoint_saving *saving);
-
-/* Finds the newest complete checkpoint in the folder; *out is NULL if there is none. The caller frees it.
- * Incomplete ones are skipped with a line each on standard error. */
-MUST_USE enum status checkpoint_find(const char *save_folder, char **out);
-
-/* Sets *out to `path` itself if it is a checkpoint, else to the newest complete one in it, or in the folder
- * checkpoints of a run directory; the caller frees it. BAD_CHECKPOINT if there is none. */
-MUST_USE enum status checkpoint_resolve(const char *path, char **out);
-
-enum checkpoint_use {
-    CHECKPOINT_WEIGHTS,  // for forward passes
-    CHECKPOINT_FINETUNE, // also the weights only; the rows of a larger vocabulary are initialized
-    CHECKPOINT_RESUME    // with the optimizer; rank 0 warns of each mathematics key that differs from the
-                         // recipe of the checkpoint
-};
-
-/* Collective, like checkpoint_save(). `path` as for checkpoint_resolve(), the same on all ranks. Returns
- * BAD_CHECKPOINT if the checkpoint is damaged or lacks a tensor, WRONG_CHECKPOINT if it is of another model
- * or has no optimizer state; the rank state is then unusable. */
-MUST_USE enum status checkpoint_load(struct rank_state *state, const char *path, enum checkpoint_use use);
-
-/* Collective: loads the newest checkpoint of a step after `after` in `memory` (NULL: none) and in
- * recipe->checkpoint.save that every rank can load, with the optimizer. A damaged one in the folder is
- * renamed to step-N.broken and the next older one is tried; one of another model is an error. *out: its path,
- * freed by the caller; NULL: there is none. BAD_CHECKPOINT if all are damaged. */
-struct memory_checkpoints;
-MUST_USE enum status checkpoint_load_newest(struct rank_state *state, struct memory_checkpoints *memory,
-                                            int64_t after, char **out);
-
-/* Path of the recipe saved in a checkpoint. `path` as for checkpoint_resolve(). */
-MUST_USE enum status checkpoint_recipe_path(const char *path, char **out);
-/* Appends ", resharded from tp 2, pp 2, dp 2" if the checkpoint that the state was loaded from, at or in
- * `path`, was written on other degrees; nothing if it cannot be read. */
-void checkpoint_add_resharded(const struct rank_state *state, const char *path, struct text *out);

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "kernels/numbers/narrow.h"
+#include "trainer/checkpoint/format/manifest_read.h"
 #include "trainer/checkpoint/format/tiling.h"
 
 #include <stdio.h>

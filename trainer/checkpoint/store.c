@@ -3,8 +3,8 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/format/manifest.h"
+#include "trainer/checkpoint/format/manifest_read.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/checkpoint/run_record.h"
 
@@ -522,7 +522,7 @@ bool store_has_manifest(const char *save)
     return found;
 }
 
-enum status checkpoint_find(const char *save_folder, char **out)
+enum status store_find(const char *save_folder, char **out)
 {
     struct text skipped = {0}, path = {0};
     struct manifest manifest;

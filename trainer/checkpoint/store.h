@@ -62,6 +62,9 @@ MUST_USE enum status store_newest(const char *save, int64_t below, int64_t *step
 /* The same, with its manifest, which the caller frees: {0} if there is none. */
 MUST_USE enum status store_newest_manifest(const char *save, int64_t below, int64_t *step,
                                            struct manifest *manifest, struct text *skipped);
+/* Finds the newest complete checkpoint in the folder; *out is NULL if there is none. The caller frees it.
+ * Incomplete ones are skipped with a line each on standard error. */
+MUST_USE enum status store_find(const char *save_folder, char **out);
 /* Whether a step has a manifest, which may be damaged, or cannot be read. */
 bool store_has_manifest(const char *save);
 /* Call it when a run resumes from `step` because no later checkpoint could be loaded: renames the later

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/load.h"
 #include "trainer/data/recipe_data.h"
 #include "trainer/engine/agree.h"
 

@@ -62,13 +62,6 @@ struct hang_finding {
 MUST_USE enum status hang_find(const struct hang *hang, struct hang_finding *out);
 void hang_finding_free(struct hang_finding *finding);
 
-/* The report, one line without a newline; nothing for HANG_NONE. */
-void hang_report(const struct hang *hang, const struct hang_finding *finding, struct text *out);
-
-/* "2 of 8 processes have not connected after 60 s: ranks 3, 5; ...", in one line. connected[size]: the ranks
- * that have; to: " to node b" if those of other nodes are unknown, else "". */
-void hang_report_missing(const bool *connected, int size, const char *to, double waited_s, struct text *out);
-
 /* "all_reduce f32[4096]". */
 void hang_call_text(const struct progress_message *message, struct text *out);
 /* "rank 3", "ranks 0-2, 5". */

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The report of a hang, in one line. */
-#include "trainer/progress/hang.h"
+#include "trainer/progress/hang_report.h"
 
 #include "base/memory.h"
 #include "parallel/comm.h"

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/memory.h"
-#include "trainer/progress/monitor_state.h"
+#include "trainer/progress/monitor_judge.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/progress/monitor_state.h"
+#include "trainer/progress/monitor_judge.h"
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -7,6 +7,7 @@
 #include "trainer/progress/control/control_view.h"
 #include "trainer/progress/hang.h"
 #include "trainer/progress/hang_dump.h"
+#include "trainer/progress/hang_report.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/progress/monitor_state.h"
+#include "trainer/progress/monitor_processes.h"
 
 #include "base/clock.h"
 #include "base/wire.h"

@@ -3,8 +3,8 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/format/manifest.h"
+#include "trainer/checkpoint/format/manifest_read.h"
 #include "trainer/checkpoint/lock_owner.h"
 #include "trainer/checkpoint/store.h"
 

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "base/progress.h"
 #include "trainer/checkpoint/best.h"
-#include "trainer/checkpoint/in_memory/memory_checkpoint.h"
+#include "trainer/checkpoint/in_memory/memory_save.h"
 #include "trainer/engine/agree.h"
 
 #include <math.h>

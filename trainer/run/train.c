@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/train.h"
 #include "base/memory.h"
+#include "trainer/checkpoint/load.h"
 #include "trainer/run/compare_ranks.h"
 
 #include "base/clock.h"

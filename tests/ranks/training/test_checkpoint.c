@@ -11,6 +11,8 @@
 #include "planner/recipe/planned_recipe.h"
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/load.h"
+#include "trainer/checkpoint/store.h"
 #include "trainer/data/dataset.h"
 #include "trainer/engine/snapshot.h"
 #include "trainer/engine/step.h"
@@ -338,7 +340,7 @@ static enum status full_disk(struct rank_state *w)
     if (status != IO_ERROR || strcmp(fail_text(), expected) != 0)
         return fail(OUT_OF_BOUND, "rank %d reported \"%s\", expected \"%s\"", w->world->rank, fail_text(),
                     expected);
-    TRY(checkpoint_find("saves", &found));
+    TRY(store_find("saves", &found));
     bool right = found != NULL && strcmp(found, "saves/step-00000001") == 0 && entries("saves") == 1;
     free(found);
     if (!right)
@@ -348,7 +350,7 @@ static enum status full_disk(struct rank_state *w)
     TRY(group_barrier(w->groups->world, w->compute));
     TRY(checkpoint_save(w));
     TRY(group_barrier(w->groups->world, w->compute));
-    TRY(checkpoint_find("saves", &found));
+    TRY(store_find("saves", &found));
     right = found != NULL && strcmp(found, "saves/step-00000002") == 0 && entries("saves") == 1;
     free(found);
     return right ? OK : fail(OUT_OF_BOUND, "keep_last 1 did not keep exactly the last checkpoint");
@@ -385,7 +387,7 @@ static enum status save_forever(struct world *world, void *argument)
     struct step_result result;
     char *found = NULL;
     TRY(rank_create(&r->run, world, &(struct rank_options){.training = true}, &w));
-    TRY(checkpoint_find("saves", &found));
+    TRY(store_find("saves", &found));
     if (found != NULL)
         TRY(checkpoint_load(&w, found, CHECKPOINT_RESUME));
     free(found);
@@ -444,7 +446,7 @@ static enum status killed(const char *device)
         int how = 0;
         if (waitpid(pid, &how, 0) == pid && !WIFSIGNALED(how))
             return fail(OUT_OF_BOUND, "round %d: the run ended by itself", round);
-        TRY(checkpoint_find("saves", &found));
+        TRY(store_find("saves", &found));
         long step = found != NULL ? strtol(strrchr(found, '-') + 1, NULL, 10) : 0;
         free(found);
         found = NULL;

@@ -9,6 +9,7 @@
 #include "tests/support/tiny.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/distribute/gather.h"
+#include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/shard.h"
 #include "trainer/data/dataset.h"
 #include "trainer/engine/step.h"

@@ -9,6 +9,7 @@
  * CI runs a few of them; tools/soak runs a hundred, and reads these lines. */
 #include "tests/ranks/verify/random_recipe.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/load.h"
 #include "trainer/engine/snapshot.h"
 #include "trainer/engine/step.h"
 #include "trainer/verify/verify_run.h"

@@ -2,11 +2,13 @@
 /* The checkpoint folder, with checkpoints made by hand: which are complete, and which files a save may
  * remove and when. Collective saves and loads are tested in tests/ranks/training/test_checkpoint.c. */
 #include "trainer/checkpoint/best.h"
-#include "trainer/checkpoint/checkpoint.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
+#include "trainer/checkpoint/format/manifest_read.h"
+#include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/run_record.h"
+#include "trainer/checkpoint/store.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -15,7 +17,7 @@
 static void expect_found(const char *save, const char *expected)
 {
     char *found = NULL;
-    cr_assert_eq(checkpoint_find(save, &found), OK);
+    cr_assert_eq(store_find(save, &found), OK);
     if (expected == NULL)
         cr_expect_null(found, "found %s", found);
     else
@@ -400,7 +402,7 @@ Test(checkpoint, one_that_cannot_be_read_is_not_skipped, .init = silence)
     if (child == 0) { // root may read everything
         if (geteuid() == 0 && setuid(NOBODY) != 0)
             _exit(0);
-        const bool right = checkpoint_find("s", &found) == IO_ERROR &&
+        const bool right = store_find("s", &found) == IO_ERROR &&
                            strcmp(fail_text(), "s/step-00000002/manifest.json: Permission denied") == 0;
         _exit(right ? 0 : 1);
     }

@@ -4,6 +4,7 @@
 
 #include "tests/support/sanitized.h"
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
+#include "trainer/checkpoint/format/manifest_read.h"
 #include "trainer/checkpoint/format/tiling.h"
 #include "trainer/files/checksum.h"
 

@@ -3,10 +3,11 @@
  * checkpoint of the step is found, and the next start removes the rest. The calls that change a folder are
  * replaced by functions of this program: renameat2() is not supported, and the process can be killed before
  * any call. fsync() does nothing: it has no effect on what another process sees. */
-#include "trainer/checkpoint/checkpoint.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
+#include "trainer/checkpoint/format/manifest_read.h"
 #include "trainer/checkpoint/run_record.h"
+#include "trainer/checkpoint/store.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -85,7 +86,7 @@ static void expect_step_2(int calls)
 {
     char *found = NULL;
     struct manifest manifest;
-    cr_assert_eq(checkpoint_find("s", &found), OK, "%s", fail_text());
+    cr_assert_eq(store_find("s", &found), OK, "%s", fail_text());
     cr_assert_not_null(found);
     cr_assert_eq(manifest_read(found, &manifest), OK, "%s", fail_text());
     cr_expect_eq(manifest.identity.step, 2, "killed after %d calls: %s", calls, found);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The placement of copies in memory: which losses of nodes it survives, against a count by hand. */
-#include "trainer/checkpoint/in_memory/placement.h"
+#include "trainer/checkpoint/in_memory/memory_copy.h"
 
 #include <criterion/criterion.h>
 

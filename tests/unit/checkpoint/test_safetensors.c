@@ -6,6 +6,7 @@
  * length: it must be rejected, or be read to the end safely (the sanitizer builds run this too). */
 #include "trainer/checkpoint/format/safetensors.h"
 
+#include "trainer/checkpoint/format/safetensors_writer.h"
 #include "trainer/files/checksum.h"
 
 #include <criterion/criterion.h>

@@ -6,6 +6,7 @@
 #include "trainer/progress/control/control_view.h"
 #include "trainer/progress/control/control_wire.h"
 #include "trainer/progress/hang_dump.h"
+#include "trainer/progress/hang_report.h"
 #include "trainer/progress/page.h"
 #include "trainer/progress/straggler.h"
 #include "trainer/progress/watch.h"

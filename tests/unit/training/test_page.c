@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The page of a node, and the processes that it names, when another user of the machine got there first;
  * the report of ranks that are not in it. */
-#include "trainer/progress/hang.h"
+#include "trainer/progress/hang_report.h"
 #include "trainer/progress/page.h"
 #include "trainer/progress/process.h"
 

@@ -2,7 +2,7 @@
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 
 #include "tools/cli/recipe_argument.h"
-#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/load.h"
 
 #include <stdlib.h>
 #include <string.h>

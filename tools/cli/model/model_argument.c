@@ -5,8 +5,9 @@
 #include "base/text.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tools/cli/recipe_argument.h"
-#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
+#include "trainer/checkpoint/load.h"
+#include "trainer/checkpoint/store.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -51,7 +52,7 @@ static enum status find_of_recipe(const struct model_request *request, const str
                     "checkpoint.save is none, so there is no checkpoint of this recipe; use cuboid %s "
                     "CHECKPOINT%s%s",
                     request->command, request->example[0] != '\0' ? " " : "", request->example);
-    TRY(checkpoint_find(save, checkpoint));
+    TRY(store_find(save, checkpoint));
     if (*checkpoint == NULL)
         return fail(BAD_CHECKPOINT, "%s: no complete checkpoint; run cuboid train %s first", save, path);
     return OK;

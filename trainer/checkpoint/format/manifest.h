@@ -105,9 +105,6 @@ MUST_USE enum status manifest_complete(struct manifest *manifest, const char *pa
 /* Formats a manifest. */
 void manifest_text(const struct manifest *manifest, struct text *out);
 
-/* Reads FOLDER/manifest.json; checks that it is complete, that every file exists with its size (not in
- * memory), and the checksum of the recipe. Returns BAD_CHECKPOINT otherwise. */
-MUST_USE enum status manifest_read(const char *folder, struct manifest *out);
 void manifest_free(struct manifest *manifest); // accepts {0}
 
 /* Returns NULL if the checkpoint has no such tensor. */

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reads a manifest file. Its checksum is verified first, so any other error was written by a program or by
  * hand; everything is still checked. */
-#include "trainer/checkpoint/format/manifest.h"
-#include "trainer/files/checksum.h"
-#include "trainer/files/json_read.h"
+#include "trainer/checkpoint/format/manifest_read.h"
 
 #include "base/memory.h"
+#include "trainer/files/checksum.h"
+#include "trainer/files/json_read.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "trainer/checkpoint/format/safetensors_writer.h"
 #include "trainer/files/checksum.h"
 
 #include <stdlib.h>

@@ -51,8 +51,6 @@ struct safetensors_tensor {
     int64_t offset_bytes, bytes; // within the data; filled in by reader and writer
 };
 
-/* ---- reading ---- */
-
 struct safetensors;
 
 /* Opens and checks a file. BAD_CHECKPOINT names the file and, if applicable, the tensor; IO_ERROR if it
@@ -79,27 +77,3 @@ MUST_USE enum status safetensors_read(const struct safetensors *file, const stru
 /* Reads `length` bytes of the data section starting at byte `from`. */
 MUST_USE enum status safetensors_read_data(const struct safetensors *file, int64_t from, size_t length,
                                            void *out);
-
-/* ---- writing ---- */
-
-struct safetensors_pair {
-    const char *key, *value;
-};
-
-struct safetensors_writer;
-
-/* Creates PATH under a temporary name. Tensors are stored in list order. The header is written last, so that
- * metadata may depend on the data: `metadata_bytes` are reserved for it; each pair takes at most its
- * characters and 6 more. */
-MUST_USE enum status safetensors_create(const char *path, const struct safetensors_tensor *list, int count,
-                                        size_t metadata_bytes, struct safetensors_writer **out);
-/* Appends the next bytes of the data. */
-MUST_USE enum status safetensors_append(struct safetensors_writer *writer, const void *bytes, size_t length);
-/* Call it after all data: writes the header, syncs to disk, and only then renames the file to PATH. */
-MUST_USE enum status safetensors_finish(struct safetensors_writer *writer,
-                                        const struct safetensors_pair *metadata, int count);
-/* The size of a finished file, and the checksum of all bytes before its data. */
-int64_t safetensors_writer_bytes(const struct safetensors_writer *writer);
-uint64_t safetensors_writer_checksum(const struct safetensors_writer *writer);
-/* Accepts NULL. An unfinished file is removed. */
-void safetensors_writer_destroy(struct safetensors_writer *writer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Writes the data first, after the space reserved for the header; then the header; then renames the file. A
  * truncated file begins with zeros and has only its temporary name. */
-#include "trainer/checkpoint/format/safetensors.h"
+#include "trainer/checkpoint/format/safetensors_writer.h"
 
 #include "base/file.h"
 #include "base/memory.h"

@@ -3,7 +3,8 @@
 
 #include "base/memory.h"
 #include "kernels/numbers/narrow.h"
-#include "trainer/checkpoint/huggingface/pretrained_config.h"
+#include "trainer/checkpoint/format/safetensors_writer.h"
+#include "trainer/checkpoint/huggingface/pretrained_recipe.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/files/output_folder.h"

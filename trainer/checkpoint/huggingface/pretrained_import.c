@@ -6,6 +6,7 @@
 #include "trainer/checkpoint/format/manifest.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
+#include "trainer/checkpoint/huggingface/pretrained_recipe.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"

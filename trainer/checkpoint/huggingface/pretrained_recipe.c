@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A model of config.json as a recipe, and the other way round. Whether an architecture expresses a recipe is
  * decided by writing its config.json and reading that back: the two recipes must have the same model. */
-#include "trainer/checkpoint/huggingface/pretrained_config.h"
+#include "trainer/checkpoint/huggingface/pretrained_recipe.h"
+
 #include "trainer/files/problems.h"
 #include "trainer/files/yaml.h"
 

@@ -6,9 +6,10 @@
 #include "base/memory.h"
 #include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/checkpoint/in_memory/memory_copy.h"
-#include "trainer/checkpoint/in_memory/memory_state.h"
 #include "trainer/checkpoint/run_record.h"
+#include "trainer/checkpoint/store.h"
 #include "trainer/checkpoint/store_lock.h"
+#include "trainer/checkpoint/writer.h"
 #include "trainer/engine/agree.h"
 
 #include <dirent.h>

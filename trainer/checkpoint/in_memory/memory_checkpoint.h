@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Checkpoints in the memory of the nodes (GEMINI, SOSP 2023): files on a tmpfs of each node, in the format of
  * those on disk. A rank writes its shards into the folder of its node, and other nodes of its group receive
- * copies (placement.h):
+ * copies (memory_copy.h):
  *
  *     /dev/shm/run/a/step-00000100/rank-00000.safetensors    of rank 0, on node a
  *                                  rank-00001.safetensors    the copy of rank 1, on node b
@@ -17,10 +17,27 @@
  * Caution: all calls are collective, and a memory may be full on one node only. */
 #pragma once
 
+#include "trainer/checkpoint/in_memory/memory_copy.h"
 #include "trainer/checkpoint/reader.h"
-#include "trainer/engine/rank.h"
 
-struct memory_checkpoints;
+struct store_lock;
+
+enum { MEMORY_RECORDS = 3 }; // files of a locked folder
+
+struct memory_checkpoints {
+    struct rank_state *rank_state;
+    struct rank_nodes nodes;
+    struct placement placement;
+    struct text folder;       // memory_dir/NODE
+    struct text made;         // the first folder of its path that this run creates; empty: none
+    bool had[MEMORY_RECORDS]; // the files that it had before this run locked it
+    struct store_lock *lock;  // of the leader
+    char run[RUN_CHARS];
+    int64_t complete;            // step of the newest checkpoint that every node has; -1: none
+    bool failed;                 // the last save failed
+    struct manifest manifest;    // of the checkpoint that was found last, until it is opened
+    struct reader_nodes holders; // of its files
+};
 
 /* Locks the folders of all nodes. *out is NULL if the recipe has no memory_dir, or if nothing is saved to
  * checkpoint.save. BAD_RECIPE before step 0: memory_dir is no tmpfs, too small, of another run or another
@@ -33,19 +50,14 @@ void memory_checkpoints_undo(struct memory_checkpoints *memory);
 /* Removes all checkpoints in memory: when training is complete, the one on disk is final. */
 void memory_checkpoints_remove(struct memory_checkpoints *memory);
 
-/* Saves the state of the rank. If that fails because of the files or the memory of a node, rank 0 warns once,
- * and the result is OK: the previous checkpoint remains, and training may continue. */
-MUST_USE enum status memory_checkpoints_save(struct memory_checkpoints *memory);
-
-/* Finds the newest checkpoint of a step in [from, below) of which all files remain on some node; *path is
- * NULL if there is none. With `verify` each node reads its files in full, and those that differ from their
- * checksums do not count: other nodes may have intact copies. Gives the manifest and other small files to the
- * nodes that lack it. The caller frees *path, the folder on this node. */
-MUST_USE enum status memory_checkpoints_find(struct memory_checkpoints *memory, int64_t from, int64_t below,
-                                             bool verify, int64_t *step, char **path);
-/* Opens what was found last, with the shards of all files: `source` reads those that this node has. The
- * caller closes the source, also after a failure. */
-MUST_USE enum status memory_checkpoints_source(struct memory_checkpoints *memory, const char *path,
-                                               struct checkpoint_reader *out);
 /* The run resumes from the checkpoint of `step` in memory; -1: not from memory. */
 void memory_checkpoints_resumed(struct memory_checkpoints *memory, int64_t step);
+
+/* ---- for memory_save.c and memory_load.c ---- */
+
+/* True for the rank that creates and removes folders on its node. */
+bool memory_is_leader(const struct memory_checkpoints *memory);
+
+/* Checks the lock of this node's folder. Creates the folder and its record again, with a warning, if they
+ * were removed during the run. IO_ERROR if that is not possible. */
+MUST_USE enum status memory_restore_folder(const struct memory_checkpoints *memory);

@@ -15,6 +15,15 @@
 #include <string.h>
 #include <unistd.h>
 
+int placement_holder(const struct placement *placement, int node, int copy)
+{
+    const int groups = placement->nodes / placement->copies, last = groups - 1;
+    const int group = node / placement->copies < last ? node / placement->copies : last;
+    const int first = group * placement->copies,
+              size = group == last ? placement->nodes - first : placement->copies;
+    return first + (node - first + copy) % size;
+}
+
 enum { WORD = sizeof(int32_t), MIN_CHUNK = 1 << 16, MAX_CHUNK = 1 << 23 };
 
 /* A file that is received. */

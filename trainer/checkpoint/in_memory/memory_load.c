@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Finding the newest checkpoint of which all files remain on some node, and who reads them. */
-#include "trainer/checkpoint/distribute/gather.h"
-#include "trainer/checkpoint/in_memory/memory_state.h"
-#include "trainer/engine/agree.h"
+#include "trainer/checkpoint/in_memory/memory_load.h"
 
 #include "base/memory.h"
+#include "trainer/checkpoint/distribute/gather.h"
+#include "trainer/checkpoint/format/manifest_read.h"
+#include "trainer/checkpoint/metadata_files.h"
+#include "trainer/checkpoint/store.h"
+#include "trainer/engine/agree.h"
 
 #include <stdio.h>
 #include <stdlib.h>

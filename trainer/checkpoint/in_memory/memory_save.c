@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/distribute/gather.h"
-#include "trainer/checkpoint/in_memory/memory_copy.h"
-#include "trainer/checkpoint/in_memory/memory_state.h"
-#include "trainer/checkpoint/run_record.h"
-#include "trainer/checkpoint/store_lock.h"
-#include "trainer/engine/agree.h"
+#include "trainer/checkpoint/in_memory/memory_save.h"
 
 #include "base/memory.h"
+#include "trainer/checkpoint/distribute/gather.h"
+#include "trainer/checkpoint/in_memory/memory_copy.h"
+#include "trainer/checkpoint/metadata_files.h"
+#include "trainer/checkpoint/run_record.h"
+#include "trainer/checkpoint/store.h"
+#include "trainer/checkpoint/store_lock.h"
+#include "trainer/checkpoint/writer.h"
+#include "trainer/engine/agree.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -50,9 +50,3 @@ void monitor_end_others(struct monitor *m);
 _Noreturn void monitor_end_node(struct monitor *m);
 /* Claims the report of all nodes of this machine (CUBOID_NODE). False: another process of the job reports. */
 bool monitor_claim_machine(const struct monitor *m);
-
-/* ---- the ranks ---- */
-
-/* Of the primary process, at each poll: exchanges progress with other nodes, and reports if necessary; then
- * it does not return. passed_ns: since the last poll. */
-void monitor_judge(struct monitor *m, int64_t passed_ns);
