@@ -181,14 +181,22 @@ static void compute_rates(struct step_plan *plan)
     plan->bubble_fraction = bubble / plan->step_s;
 }
 
-int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes)
+/* If the largest rank of a device allocates `bytes`. */
+static struct plan_needs needs_of(const struct cluster_profile *profile, const struct run *run, int64_t bytes)
 {
     const struct assumptions *assume = assumptions_of(run->recipe);
     const double lost = assume->fragmentation >= 0.0 ? assume->fragmentation : profile->model.fragmentation;
-    const int64_t reserved =
-        assume->reserved_bytes >= 0 ? assume->reserved_bytes : profile->device.reserved_bytes;
-    const int ranks = profile->device.is_cpu ? ranks_per_node(run, profile) : 1; // of one device
-    return (int64_t)((double)bytes * (1.0 + lost)) * ranks + reserved;
+    const int ranks = profile->device.is_cpu ? ranks_per_node(run, profile) : 1;
+    return (struct plan_needs){.ranks = ranks,
+                               .fragmentation = ((int64_t)((double)bytes * (1.0 + lost)) - bytes) * ranks,
+                               .reserved = assume->reserved_bytes >= 0 ? assume->reserved_bytes
+                                                                       : profile->device.reserved_bytes};
+}
+
+int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes)
+{
+    const struct plan_needs needs = needs_of(profile, run, bytes);
+    return bytes * needs.ranks + needs.fragmentation + needs.reserved;
 }
 
 int64_t step_plan_limit(const struct cluster_profile *profile, const struct recipe *recipe)
@@ -204,6 +212,7 @@ enum status step_plan_formula_bytes(const struct run *run, int64_t *out)
 static void check_fit(struct step_plan *plan)
 {
     plan->device_bytes = plan->profile->device.memory_bytes;
+    plan->needs = needs_of(plan->profile, plan->run, plan->ranks[plan->peak_rank].bytes);
     plan->needed_bytes = step_plan_needed(plan->profile, plan->run, plan->ranks[plan->peak_rank].bytes);
     plan->fits = plan->needed_bytes <= plan->device_bytes;
     plan->tight = plan->fits && plan->needed_bytes > step_plan_limit(plan->profile, plan->run->recipe);

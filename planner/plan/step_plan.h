@@ -12,6 +12,13 @@
 
 #include <stdio.h>
 
+/* Memory of a device beyond what each of its ranks allocates. */
+struct plan_needs {
+    int ranks;             // that allocate on it
+    int64_t fragmentation; // lost, of all of them
+    int64_t reserved;      // by CUDA, NCCL and cuDNN
+};
+
 struct step_plan {
     const struct run *run;
     const struct cluster_profile *profile; // NULL: no times
@@ -29,11 +36,12 @@ struct step_plan {
     double mfu, hfu; // layers/model.h
     double bubble_fraction;
     int64_t device_bytes; // memory of one device
-    int64_t needed_bytes; // needed by its ranks, with reserved memory
-    bool fits;            // true without a profile
-    bool tight;           // fits, but leaves less than cluster.memory_headroom
-    bool exceeds;         // step_plan_make_within(): the step takes longer than its limit
-    bool assumes_memory;  // the ranks' memory is that of the formula under the section `assume`
+    int64_t needed_bytes; // needed by its ranks, with `needs`
+    struct plan_needs needs;
+    bool fits;           // true without a profile
+    bool tight;          // fits, but leaves less than cluster.memory_headroom
+    bool exceeds;        // step_plan_make_within(): the step takes longer than its limit
+    bool assumes_memory; // the ranks' memory is that of the formula under the section `assume`
 };
 
 /* Loads the profile of the recipe, NULL if it has none. BAD_RECIPE after printing what is wrong with it. */

@@ -161,10 +161,29 @@ static void print_training(const struct step_plan *plan, FILE *to)
     fprintf(to, "\n");
 }
 
+/* "memory: rank 0 needs the most: 50.10 GiB allocated + 1.00 GiB fragmentation + 2.79 GiB reserved = 53.90
+ * GiB of 79.65 GiB: " */
+static void print_needed(const struct step_plan *plan, FILE *to)
+{
+    const struct plan_needs *needs = &plan->needs;
+    char number[NUMBER_CHARS], there[NUMBER_CHARS];
+    fprintf(to, "memory: rank %d needs the most: ", plan->ranks[plan->peak_rank].rank);
+    if (needs->ranks > 1)
+        fprintf(to, "%d x ", needs->ranks);
+    fprintf(to, "%s allocated", bytes_text(plan->ranks[plan->peak_rank].bytes, number));
+    if (needs->fragmentation > 0)
+        fprintf(to, " + %s fragmentation", bytes_text(needs->fragmentation, number));
+    if (needs->reserved > 0)
+        fprintf(to, " + %s reserved", bytes_text(needs->reserved, number));
+    if (needs->ranks > 1 || needs->fragmentation > 0 || needs->reserved > 0)
+        fprintf(to, " = %s", bytes_text(plan->needed_bytes, number));
+    fprintf(to, " of %s: ", bytes_text(plan->device_bytes, there));
+}
+
 /* What a reader wants first: the step, whether it fits, and what limits it. */
 static void print_results(const struct step_plan *plan, FILE *to)
 {
-    char tokens[NUMBER_CHARS], needed[NUMBER_CHARS], there[NUMBER_CHARS];
+    char tokens[NUMBER_CHARS];
     struct text basis = {0};
     fprintf(to, "on %s, %d rank%s per node: step %.4g s", plan->profile->name, plan->cost.ranks_per_node,
             plan->cost.ranks_per_node == 1 ? "" : "s", plan->step_s);
@@ -174,10 +193,7 @@ static void print_results(const struct step_plan *plan, FILE *to)
     fprintf(to, "profile: %s\n", basis.chars);
     text_free(&basis);
     print_utilization(plan, to);
-    bytes_text(plan->needed_bytes, needed);
-    bytes_text(plan->device_bytes, there);
-    fprintf(to, "memory: rank %d needs the most: %s of %s, including reserved memory: ",
-            plan->ranks[plan->peak_rank].rank, needed, there);
+    print_needed(plan, to);
     if (plan->tight)
         fprintf(to, "it fits, but leaves less than cluster.memory_headroom, %.4g %%, free\n",
                 100.0 * plan->run->recipe->cluster.memory_headroom);
@@ -212,8 +228,10 @@ static void print_notes(const struct step_plan *plan, FILE *to)
                     "counts what\nother programs store, such as those of ZeRO (1910.02054) and "
                     "Korthikanti et al. (2205.05198).\n");
     else if (device_traits(recipe->cluster.dry_device)->is_gpu)
-        fprintf(to, "Nothing was computed: these are the allocations of this recipe with one GPU "
-                    "per rank. CUDA, NCCL and\ncuDNN allocate additional memory.\n");
+        fprintf(to,
+                "Nothing was computed: these are the allocations of this recipe with one GPU "
+                "per rank. CUDA, NCCL and\ncuDNN allocate additional memory%s.\n",
+                plan->profile == NULL ? "" : ": reserved and fragmentation above are estimates of it");
     else
         fprintf(to, "Nothing was computed: these are the allocations of this recipe with ranks as "
                     "threads. Ranks as\nprocesses need up to 2 MiB more per group, for "

@@ -248,6 +248,22 @@ def test_limits():
     expect("an offloaded optimizer is", host["host_memory_bytes"] >= moved > 0, (host, moved))
 
 
+def test_needed_memory():
+    """The printed sum of what the largest rank needs is that of its terms, and its first term that of the table."""
+    units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    for keys, terms in (([], ["allocated", "fragmentation", "reserved"]),
+                        (["assume.fragmentation=0"], ["allocated", "reserved"]),
+                        (["assume.fragmentation=0", "assume.reserved_bytes=0"], ["allocated"])):
+        got, done = planned(*keys), plan(GPT3, "--no-advice", *ON_A100, *keys)
+        line = re.search(r"needs the most: (.*) of \S+ \S+: it fits", done.stdout)[1]
+        numbers = [float(number) * units[unit] for number, unit in re.findall(r"([\d.]+) (\w*B)\b", line)]
+        total = numbers.pop() if len(terms) > 1 else numbers[0]
+        expect(f"{keys}: the terms", re.findall(r"B (\w+)", line) == terms, line)
+        expect(f"{keys}: their sum", abs(sum(numbers) - total) <= 0.005 * 2**30 * (len(terms) + 1) and
+               abs(total - got["needed_bytes"]) < 0.005 * 2**30 and
+               abs(numbers[0] - got["memory_peak_bytes"]) < 0.005 * 2**30, (line, got))
+
+
 def test_critical_path():
     """Its parts add up to the step, on random plans; and it is printed."""
     draw = random.Random(4)
@@ -528,6 +544,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_long()
     test_critical_path()
     test_limits()
+    test_needed_memory()
     test_ops()
     test_sums()
     test_text()
