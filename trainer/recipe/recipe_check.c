@@ -271,9 +271,10 @@ static bool candidate_works(const struct check *check, int broken, int row, int6
     return true;
 }
 
-/* The nearest values of fix->key, at most one below and one above, that are valid: "; use KEY=4 or 6". */
+/* The nearest values of fix->key, at most one below and one above, that are valid: "; use KEY=4 or 6". `use`:
+ * the word, "use" or "or". */
 static bool suggest(const struct check *check, int broken, const struct fix *fix, bool strict,
-                    struct text *out)
+                    const char *use, struct text *out)
 {
     const struct recipe *recipe = check->view.recipe;
     int row = recipe_row_index(fix->key);
@@ -282,7 +283,7 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
     int64_t low = start - (start % grid + grid) % grid, found[2] = {0};
     bool has[2] = {false, false};
     if (fix->guess != NULL && candidate_works(check, broken, row, start, strict)) {
-        text_add(out, "; use %s=%lld", fix->key, (long long)start);
+        text_add(out, "; %s %s=%lld", use, fix->key, (long long)start);
         return true;
     }
     for (int side = 0; side < 2; side++)
@@ -291,10 +292,24 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
             has[side] = found[side] >= fix->min && candidate_works(check, broken, row, found[side], strict);
         }
     if (has[0] && has[1])
-        text_add(out, "; use %s=%lld or %lld", fix->key, (long long)found[0], (long long)found[1]);
+        text_add(out, "; %s %s=%lld or %lld", use, fix->key, (long long)found[0], (long long)found[1]);
     else if (has[0] || has[1])
-        text_add(out, "; use %s=%lld", fix->key, (long long)found[has[0] ? 0 : 1]);
+        text_add(out, "; %s %s=%lld", use, fix->key, (long long)found[has[0] ? 0 : 1]);
     return has[0] || has[1];
+}
+
+/* The first fix that works, and an alternative to it. */
+static void add_fixes(const struct check *check, int broken, struct text *out)
+{
+    const struct fix *fixes = rule_at(check->view.recipe->addition, broken)->fix;
+    bool found = false;
+    for (int k = 0; k < RULE_FIXES && fixes[k].key != NULL; k++) {
+        const char *use = found ? "or" : "use";
+        const bool tried = fixes[k].applies == NULL || fixes[k].applies(&check->view);
+        if (tried && (!found || fixes[k].also))
+            found = suggest(check, broken, &fixes[k], true, use, out) ||
+                    suggest(check, broken, &fixes[k], false, use, out) || found;
+    }
 }
 
 /* Appends the origin of the first key that was given, where a user would fix it. */
@@ -339,10 +354,7 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
         add_origin(&check, rule, &line);
         text_add(&line, ": ");
         rule->message(&check.view, &line);
-        bool found = false;
-        for (int k = 0; k < RULE_FIXES && rule->fix[k].key != NULL && !found; k++)
-            found = suggest(&check, i, &rule->fix[k], true, &line) ||
-                    suggest(&check, i, &rule->fix[k], false, &line);
+        add_fixes(&check, i, &line);
         problems_add(problems, "%s", line.chars);
     }
 }

@@ -12,6 +12,31 @@ int64_t recipe_cluster_ranks(const struct recipe *recipe)
     return (int64_t)cluster->nodes * cluster->gpus_per_node * cluster->ranks_per_gpu;
 }
 
+bool rule_degree_of_nodes(const struct view *view)
+{
+    return recipe_cluster_ranks(view->recipe) > 0 && view->world == 0 && !view->given[GIVEN_DP];
+}
+
+bool rule_replicas_hold(const struct view *view)
+{
+    const struct recipe_parallel *p = &view->recipe->parallel;
+    const int64_t replica = (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size;
+    return !rule_degree_of_nodes(view) || recipe_cluster_ranks(view->recipe) % replica == 0;
+}
+
+void rule_replicas_message(const struct view *view, struct text *out)
+{
+    const struct recipe_cluster *c = &view->recipe->cluster;
+    const struct recipe_parallel *p = &view->recipe->parallel;
+    text_add(out, "cluster.nodes %d x cluster.gpus_per_node %d", c->nodes, c->gpus_per_node);
+    if (c->ranks_per_gpu > 1)
+        text_add(out, " x cluster.ranks_per_gpu %d", c->ranks_per_gpu);
+    text_add(out, " are %lld ranks, not a multiple of the %lld of a replica (tp %d x pp %d)",
+             (long long)recipe_cluster_ranks(view->recipe),
+             (long long)p->tensor_parallel_size * p->pipeline_parallel_size, p->tensor_parallel_size,
+             p->pipeline_parallel_size);
+}
+
 /* Splits "2-12:30:00" into days and up to three fields; false if it is not of that form. */
 static bool time_fields(const char *text, int64_t *days, int64_t fields[3], int *count)
 {

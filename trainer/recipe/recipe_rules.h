@@ -36,6 +36,8 @@ struct fix {
     int64_t (*guess)(const struct recipe *recipe); // NULL: the current value
     int64_t (*grid)(const struct recipe *recipe);  // NULL: 1
     int64_t min;                                   // smaller values, such as 0 for "unset", are not suggested
+    bool (*applies)(const struct view *view);      // NULL: always
+    bool also;                                     // an alternative to the fix before it
 };
 
 enum { RULE_FIXES = 5 };
@@ -70,6 +72,12 @@ int64_t recipe_ranks(const struct recipe *recipe);
 
 /* nodes x gpus_per_node x ranks_per_gpu; 0: unset. */
 int64_t recipe_cluster_ranks(const struct recipe *recipe);
+
+/* The data-parallel degree follows from the nodes: neither the recipe nor a launcher gives it. */
+bool rule_degree_of_nodes(const struct view *view);
+/* Then, whether the nodes have whole replicas of the model (tp x pp ranks). */
+bool rule_replicas_hold(const struct view *view);
+void rule_replicas_message(const struct view *view, struct text *out);
 
 /* cluster.time is none, or in Slurm's notation. */
 bool rule_time_holds(const struct view *view);

@@ -448,7 +448,7 @@ static void world_message(const struct view *v, struct text *out)
 
 static bool batch_holds(const struct view *v)
 {
-    return v->recipe->train.global_batch_size % samples_at_once(v->recipe) == 0;
+    return v->recipe->train.global_batch_size % samples_at_once(v->recipe) == 0 || !rule_replicas_hold(v);
 }
 
 static void batch_message(const struct view *v, struct text *out)
@@ -459,6 +459,8 @@ static void batch_message(const struct view *v, struct text *out)
              "parallel.data_parallel_size %d",
              (long long)r->train.global_batch_size, (long long)r->train.micro_batch_size,
              r->parallel.data_parallel_size);
+    if (rule_degree_of_nodes(v))
+        text_add(out, ", of cluster.nodes %d", r->cluster.nodes);
 }
 
 /* ---- the rules ---- */
@@ -549,6 +551,7 @@ static const struct rule rules[] = {
      batch_holds,
      batch_message,
      {{.key = "train.global_batch_size", .grid = samples_at_once},
+      {.key = "cluster.nodes", .min = 1, .applies = rule_degree_of_nodes, .also = true},
       {.key = "train.micro_batch_size"},
       {.key = DP}}},
     {"cluster.cuda_graphs parallel.tensor_parallel_size parallel.zero_stage parallel.data_parallel_size "

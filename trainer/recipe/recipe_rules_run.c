@@ -485,7 +485,7 @@ static void backend_message(const struct view *v, struct text *out)
 static bool nodes_hold(const struct view *v)
 {
     int64_t ranks = recipe_cluster_ranks(v->recipe);
-    return ranks == 0 || ranks == recipe_ranks(v->recipe);
+    return ranks == 0 || ranks == recipe_ranks(v->recipe) || !rule_replicas_hold(v);
 }
 
 static void nodes_message(const struct view *v, struct text *out)
@@ -573,6 +573,12 @@ static const struct rule rules[] = {
      sharing_holds,
      sharing_message,
      {{0}}},
+    {"cluster.nodes cluster.gpus_per_node cluster.ranks_per_gpu " DEGREES,
+     rule_replicas_hold,
+     rule_replicas_message,
+     {{.key = "cluster.nodes", .min = 1},
+      {.key = "parallel.tensor_parallel_size"},
+      {.key = "parallel.pipeline_parallel_size"}}},
     {"cluster.nodes cluster.gpus_per_node cluster.ranks_per_gpu " DEGREES,
      nodes_hold,
      nodes_message,

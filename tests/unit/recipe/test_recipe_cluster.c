@@ -214,8 +214,22 @@ Test(recipe_cluster, nodes_have_the_ranks_of_the_layout)
          "cluster.nodes=2", "cluster.gpus_per_node=4", "tp=2", "dp=1");
     WITH("command line: cluster.nodes 2 x cluster.gpus_per_node 4 are 8 ranks, but the layout has 6 (tp "
          "2 x pp 3 "
-         "x dp 1); use parallel.pipeline_parallel_size=2 or 4\n",
+         "x dp 1); use parallel.pipeline_parallel_size=4\n",
+         "cluster.nodes=2", "cluster.gpus_per_node=4", "tp=2", "pp=3", "dp=1");
+    // The degree follows from the nodes: other nodes are suggested, also where the batch is the obstacle.
+    WITH("command line: cluster.nodes 2 x cluster.gpus_per_node 4 are 8 ranks, not a multiple of the 6 of a "
+         "replica (tp 2 x pp 3); use cluster.nodes=3\n",
          "cluster.nodes=2", "cluster.gpus_per_node=4", "tp=2", "pp=3");
+    WITH("command line: cluster.nodes 7 x cluster.gpus_per_node 2 are 14 ranks, not a multiple of the 4 of a "
+         "replica (tp 2 x pp 2); use cluster.nodes=4 or 8\n",
+         "cluster.nodes=7", "cluster.gpus_per_node=2", "tp=2", "pp=2");
+    WITH("R:2: train.global_batch_size 8 is not divisible by train.micro_batch_size 1 x "
+         "parallel.data_parallel_size 3, of cluster.nodes 3; use train.global_batch_size=6 or 9; or "
+         "cluster.nodes=2 or 4\n",
+         "cluster.nodes=3", "cluster.gpus_per_node=2", "tp=2");
+    WITH("R:2: train.global_batch_size 8 is not divisible by train.micro_batch_size 1 x "
+         "parallel.data_parallel_size 3; use train.global_batch_size=6 or 9\n",
+         "cluster.nodes=3", "cluster.gpus_per_node=2", "tp=2", "dp=3");
     // A launcher that has started fewer.
     expect_messages(SMALL, (const char *const[]){"cluster.nodes=2", "cluster.gpus_per_node=4", "tp=2", NULL},
                     4,
