@@ -227,7 +227,7 @@ void advice_print(const struct advice *advice, const struct step_plan *plan, FIL
     print_head(advice, plan, to);
     for (int i = 0; i < advice->count; i++)
         print_item(&advice->items[i], plan, to);
-    if (any_s > 0.0 && any_s < (1.0 - MIN_GAIN) * plan->step_s)
+    if (any_s > 0.0 && any_s < plan->step_s)
         fprintf(
             to,
             "deterministic=false would take %.4g s (%+.1f %%); results then depend on the layout in their "

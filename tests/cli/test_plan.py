@@ -264,6 +264,18 @@ def test_needed_memory():
                abs(numbers[0] - got["memory_peak_bytes"]) < 0.005 * 2**30, (line, got))
 
 
+def test_nondeterministic():
+    """A plan on GPUs prints the step that deterministic: false would have, however little it saves."""
+    fixed = [word for word in ON_A100 if not re.match("[tpd]p=", word)]
+    for keys in (["tp=2", "pp=2", "dp=4"], ["tp=1", "pp=8", "dp=1"]):
+        done, other = plan(GPT3, *fixed, *keys), planned(*keys, "deterministic=false")
+        line = re.search(r"^deterministic=false would take ([\d.]+) s \([-.\d]+ %\); ", done.stdout, re.MULTILINE)
+        expect(f"{keys}: the step without it", line and abs(float(line[1]) / other["step_time_s"] - 1) < 5e-4, done)
+    for keys in (["tp=1", "pp=1", "dp=1"], ["tp=1", "pp=8", "dp=1", "deterministic=false"]):
+        done = plan(GPT3, *fixed, *keys)
+        expect(f"{keys}: nothing saved", done.returncode == 0 and "deterministic=false would" not in done.stdout, done)
+
+
 def test_critical_path():
     """Its parts add up to the step, on random plans; and it is printed."""
     draw = random.Random(4)
@@ -545,6 +557,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_critical_path()
     test_limits()
     test_needed_memory()
+    test_nondeterministic()
     test_ops()
     test_sums()
     test_text()
