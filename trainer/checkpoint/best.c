@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/best.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/format/manifest_read.h"
 #include "trainer/checkpoint/run_record.h"
 
@@ -37,7 +38,7 @@ static enum status refuse_other(const char *path)
 /* Replaces the link. */
 static enum status set_link(const char *save, int64_t step)
 {
-    struct text path = {0}, new = {0}, target = {0};
+    AUTO(text) path = {0}, new = {0}, target = {0};
     path_in(save, link_name, &path);
     path_in(save, new_name, &new);
     store_of_step(".", step, "", &target);
@@ -51,9 +52,6 @@ static enum status set_link(const char *save, int64_t step)
         status = fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
     if (status == OK)
         status = folder_sync(save);
-    text_free(&path);
-    text_free(&new);
-    text_free(&target);
     return status;
 }
 
@@ -75,14 +73,13 @@ struct best_checkpoint best_read(const char *save)
     struct best_checkpoint best = {.step = -1};
     struct run_record record;
     struct manifest manifest = {0};
-    struct text path = {0};
+    AUTO(text) path = {0};
     path_in(save, link_name, &path);
     if (is_link(path.chars) && run_record_read(save, &record) == OK &&
         manifest_read(path.chars, &manifest) == OK && strcmp(manifest.identity.run, record.run) == 0 &&
         manifest.has_valid_loss)
         take(&manifest, &best);
     manifest_free(&manifest);
-    text_free(&path);
     return best;
 }
 
@@ -123,10 +120,9 @@ enum status best_update(const char *save, const struct manifest *published, stru
 
 void best_remove_dangling(const char *save)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct stat info;
     path_in(save, link_name, &path);
     if (is_link(path.chars) && stat(path.chars, &info) != 0 && errno == ENOENT)
         (void)!unlink(path.chars);
-    text_free(&path);
 }

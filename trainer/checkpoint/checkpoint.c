@@ -53,13 +53,10 @@ static enum status publish(struct checkpoint_saving *s, const struct metadata_fi
 /* Rank 0 publishes the checkpoint. */
 static enum status publish_together(struct checkpoint_saving *s)
 {
-    struct metadata_files texts = {0};
+    AUTO(metadata_files) texts = {0};
     struct rank_state *w = s->rank_state;
-    enum status status = metadata_files_make(&s->writer, s->folder.chars, &s->manifest, &texts);
-    if (status == OK)
-        status = rank_agree(w, w->world->rank == 0 ? publish(s, &texts) : OK);
-    metadata_files_free(&texts);
-    return status;
+    TRY(metadata_files_make(&s->writer, s->folder.chars, &s->manifest, &texts));
+    return rank_agree(w, w->world->rank == 0 ? publish(s, &texts) : OK);
 }
 
 /* Bytes of all tensors of a checkpoint. */
@@ -92,16 +89,14 @@ static void explain(const struct rank_state *w, struct text *out)
  * taken is left as it is. The free space is that without this checkpoint. */
 static enum status abandon(const struct rank_state *w, const struct save_ticket *ticket, enum status status)
 {
-    struct text reason = {0};
+    AUTO(text) reason = {0};
     text_add(&reason, "%s%s", status == IO_ERROR ? "checkpoint.save: " : "", fail_text());
     if (w->world->rank == 0 && store_lock_check(w->run->checkpoint_lock) == OK &&
         store_abandon(w->run->recipe->checkpoint.save, ticket) != OK)
         print_line(stderr, "warning: %s", fail_text());
     if (status == IO_ERROR)
         explain(w, &reason);
-    status = fail(status, "%s", reason.chars);
-    text_free(&reason);
-    return status;
+    return fail(status, "%s", reason.chars);
 }
 
 static enum status begin_save(struct rank_state *w, struct save_ticket *ticket)

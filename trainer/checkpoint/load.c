@@ -93,7 +93,7 @@ static enum status find_order(const struct rank_state *w, const struct checkpoin
                               struct data_order *out)
 {
     const struct text *record = &source->manifest.data_order;
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct problems problems = {0};
     struct recipe *then = NULL;
     *out = (struct data_order){0};
@@ -107,7 +107,6 @@ static enum status find_order(const struct rank_state *w, const struct checkpoin
     order_of_recipe(is_read ? then : w->run->recipe, out);
     recipe_destroy(then);
     problems_free(&problems);
-    text_free(&path);
     return OK;
 }
 
@@ -166,20 +165,19 @@ static void warn_of_learning_rate(const struct recipe_optimizer *then, const str
     int64_t step = s->manifest.identity.step + 1;
     double before = learning_rate(then, step), after = learning_rate(now, step);
     struct recipe_optimizer same_decay = *now;
-    struct text fix = {0};
+    AUTO(text) fix = {0};
     same_decay.lr_decay_iters = then->lr_decay_iters;
     if (before != after && learning_rate(&same_decay, step) == before)
         text_add(&fix, "; set optimizer.lr_decay_iters=%lld to keep it", (long long)then->lr_decay_iters);
     if (before != after)
         problems_warn(changes, "%s: the learning rate of step %lld changes from %.3g to %.3g%s", s->folder,
                       (long long)step, before, after, text_chars(&fix));
-    text_free(&fix);
 }
 
 /* Warns of all other keys that change the mathematics. */
 static void warn_of_changes(const struct rank_state *w, const struct checkpoint_reader *s)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct problems problems = {0}, changes = {0};
     struct recipe *then = NULL;
     text_add(&path, "%s/recipe.yaml", s->folder);
@@ -193,7 +191,6 @@ static void warn_of_changes(const struct rank_state *w, const struct checkpoint_
     recipe_destroy(then);
     problems_free(&changes);
     problems_free(&problems);
-    text_free(&path);
 }
 
 static bool loads_moments(const struct rank_state *w, enum checkpoint_use use)
@@ -290,7 +287,7 @@ static enum status load_opened(struct rank_state *w, struct checkpoint_reader *s
 static enum status load_on_all(struct rank_state *w, const char *path, enum checkpoint_use use, bool *broken)
 {
     char *folder = NULL;
-    struct text order = {0};
+    AUTO(text) order = {0};
     struct checkpoint_reader source = {.folder = NULL};
     enum status status = rank_agree(w, open_here(w, path, use, &folder, &source, &order));
     *broken = false;
@@ -301,7 +298,6 @@ static enum status load_on_all(struct rank_state *w, const char *path, enum chec
         *broken = status == BAD_CHECKPOINT;
     }
     checkpoint_reader_close(&source);
-    text_free(&order);
     free(folder);
     return status;
 }
@@ -316,7 +312,7 @@ enum status checkpoint_load(struct rank_state *state, const char *path, enum che
 static enum status load_from_memory(struct rank_state *w, struct memory_checkpoints *memory, const char *path,
                                     bool *broken)
 {
-    struct text order = {0};
+    AUTO(text) order = {0};
     struct checkpoint_reader source = {.folder = NULL};
     enum status status = memory_checkpoints_source(memory, path, &source);
     *broken = status == BAD_CHECKPOINT;
@@ -327,7 +323,6 @@ static enum status load_from_memory(struct rank_state *w, struct memory_checkpoi
         *broken = status == BAD_CHECKPOINT;
     }
     checkpoint_reader_close(&source);
-    text_free(&order);
     return status;
 }
 
@@ -465,12 +460,10 @@ static const char fix_path[] = "use a checkpoint, a directory of checkpoints or 
 
 static bool holds(const char *folder, const char *name)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct stat info;
     text_add(&path, "%s/%s", folder, name);
-    const bool found = stat(path.chars, &info) == 0;
-    text_free(&path);
-    return found;
+    return stat(path.chars, &info) == 0;
 }
 
 /* A name of a directory in which a save was interrupted, or whose manifest was removed. */
@@ -483,7 +476,7 @@ static bool is_step(const char *path)
 /* A run directory without checkpoints, and a model of Hugging Face, are named instead of a checkpoint. */
 static enum status refuse_folder(const char *path)
 {
-    struct text fix = {0};
+    AUTO(text) fix = {0};
     if (is_step(path))
         return fail(BAD_CHECKPOINT,
                     "%s/manifest.json: missing: not a complete checkpoint; use the directory that contains "
@@ -495,12 +488,10 @@ static enum status refuse_folder(const char *path)
         text_add(&fix, "; use cuboid checkpoint import %s -o CKPT first", path);
     else
         text_add(&fix, "; %s", fix_path);
-    enum status status = fail(BAD_CHECKPOINT,
-                              "%s: not a checkpoint: contains neither manifest.json nor a complete step-... "
-                              "directory%s",
-                              path, text_chars(&fix));
-    text_free(&fix);
-    return status;
+    return fail(BAD_CHECKPOINT,
+                "%s: not a checkpoint: contains neither manifest.json nor a complete step-... "
+                "directory%s",
+                path, text_chars(&fix));
 }
 
 enum status checkpoint_resolve(const char *path, char **out)
@@ -551,11 +542,10 @@ void checkpoint_add_resharded(const struct rank_state *state, const char *path, 
     struct manifest manifest = {0};
     bool found = false, same = true;
     for (int i = 0; i < 3 && !found; i++) {
-        struct text folder = {0};
+        AUTO(text) folder = {0};
         text_add(&folder, "%s", path);
         text_add(&folder, folders[i], (long long)state->step);
         found = holds(folder.chars, "manifest.json") && manifest_read(folder.chars, &manifest) == OK;
-        text_free(&folder);
     }
     for (int i = 0; i < 3 && found; i++)
         same = same && manifest_degree(&manifest, axes[i]) == now[i];

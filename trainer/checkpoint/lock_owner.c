@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/lock_owner.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/files/json_read.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ enum { MAX_BYTES = 1 << 14 };
 static int64_t start_of(int64_t pid)
 {
     enum { FIELDS_AFTER_NAME = 20 };
-    struct text path = {0}, text = {0};
+    AUTO(text) path = {0}, text = {0};
     int64_t started = -1;
     text_add(&path, "/proc/%" PRId64 "/stat", pid);
     if (access(path.chars, F_OK) == 0 && file_read_small(path.chars, MAX_BYTES, &text) == OK) {
@@ -30,8 +31,6 @@ static int64_t start_of(int64_t pid)
             at = strchr(at + 1, ' ');
         started = at != NULL ? strtoll(at, NULL, 10) : -1;
     }
-    text_free(&path);
-    text_free(&text);
     return started;
 }
 
@@ -139,7 +138,7 @@ static bool parse(const struct text *text, struct lock_owner *out)
 enum status lock_owner_read(const char *path, struct lock_owner *out)
 {
     struct stat info;
-    struct text text = {0};
+    AUTO(text) text = {0};
     *out = (struct lock_owner){.pid = 0};
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
@@ -153,6 +152,5 @@ enum status lock_owner_read(const char *path, struct lock_owner *out)
     if (!good || !parse(&text, out))
         *out = (struct lock_owner){.pid = 0};
     out->renewed_ns = good ? info.st_mtim.tv_sec * INT64_C(1000000000) + info.st_mtim.tv_nsec : 0;
-    text_free(&text);
     return OK;
 }

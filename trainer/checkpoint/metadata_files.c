@@ -49,11 +49,9 @@ enum status metadata_files_make(struct rank_writer *writer, const char *path, st
 
 static enum status write_text(const char *folder, const char *name, const struct text *text)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/%s", folder, name);
-    enum status status = file_write_atomic(path.chars, text_chars(text), text->length);
-    text_free(&path);
-    return status;
+    return file_write_atomic(path.chars, text_chars(text), text->length);
 }
 
 enum status metadata_files_write(const struct metadata_files *texts, const char *folder)
@@ -66,12 +64,10 @@ enum status metadata_files_write(const struct metadata_files *texts, const char 
 
 static enum status read_text(const char *folder, const char *name, bool optional, struct text *out)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct stat info;
     text_add(&path, "%s/%s", folder, name);
-    enum status status = optional && stat(path.chars, &info) != 0 ? OK : file_read(path.chars, out);
-    text_free(&path);
-    return status;
+    return optional && stat(path.chars, &info) != 0 ? OK : file_read(path.chars, out);
 }
 
 enum status metadata_files_read(const char *folder, struct metadata_files *out)

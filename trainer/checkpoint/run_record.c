@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/run_record.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/files/json_read.h"
 
 #include <errno.h>
@@ -50,7 +51,7 @@ static bool parse(const struct text *text, struct run_record *out)
 
 enum status run_record_read(const char *save, struct run_record *out)
 {
-    struct text path = {0}, text = {0};
+    AUTO(text) path = {0}, text = {0};
     struct stat info;
     enum status status = OK;
     *out = (struct run_record){.count = 0};
@@ -64,14 +65,12 @@ enum status run_record_read(const char *save, struct run_record *out)
                    "warning: %s is not a valid run record; it is replaced, and existing "
                    "checkpoints are kept",
                    path.chars);
-    text_free(&path);
-    text_free(&text);
     return status;
 }
 
 enum status run_record_write(const char *save, const struct run_record *record)
 {
-    struct text path = {0}, text = {0};
+    AUTO(text) path = {0}, text = {0};
     text_add(&path, "%s/run.json", save);
     text_add(&text, "{\"format\": \"cuboid run\", \"version\": 1, \"run\": \"%s\", \"unfinished\": [",
              record->run);
@@ -81,10 +80,7 @@ enum status run_record_write(const char *save, const struct run_record *record)
     if (record->replaced[0] != 0)
         text_add(&text, ", \"replaced\": \"%s\"", record->replaced);
     text_add(&text, "}\n");
-    enum status status = file_write_atomic(path.chars, text.chars, text.length);
-    text_free(&path);
-    text_free(&text);
-    return status;
+    return file_write_atomic(path.chars, text.chars, text.length);
 }
 
 enum status run_record_set_unfinished(const char *save, const char *name)

@@ -176,7 +176,7 @@ static bool is_own(const char *path, const char *run, int64_t step)
  * complete one; otherwise it is renamed back. */
 static enum status settle_replaced(const char *save, const struct run_record *record)
 {
-    struct text replaced = {0}, final = {0};
+    AUTO(text) replaced = {0}, final = {0};
     struct stat info;
     struct entry entry;
     enum status status = OK;
@@ -191,8 +191,6 @@ static enum status settle_replaced(const char *save, const struct run_record *re
         if (status == OK)
             status = folder_sync(save);
     }
-    text_free(&replaced);
-    text_free(&final);
     return status;
 }
 
@@ -202,10 +200,9 @@ enum status store_clean(const char *save)
     TRY(run_record_read(save, &record));
     TRY(settle_replaced(save, &record));
     for (int i = 0; i < record.count; i++) {
-        struct text path = {0};
+        AUTO(text) path = {0};
         path_of(save, record.unfinished[i], &path);
         remove_or_warn(path.chars);
-        text_free(&path);
     }
     if (record.count == 0 && record.replaced[0] == 0)
         return OK;
@@ -233,7 +230,7 @@ static enum status choose_partial(const char *save, struct save_ticket *out, str
 
 static enum status make_partial(const char *save, struct save_ticket *out)
 {
-    struct text partial = {0};
+    AUTO(text) partial = {0};
     enum status status = choose_partial(save, out, &partial);
     if (status == OK)
         status = run_record_set_unfinished(save, name_in(save, &partial));
@@ -241,7 +238,6 @@ static enum status make_partial(const char *save, struct save_ticket *out)
         status = fail(IO_ERROR, "%s: %s", partial.chars, strerror(errno));
     if (status == OK)
         status = folder_sync(save);
-    text_free(&partial);
     return status;
 }
 
@@ -262,7 +258,7 @@ enum status store_begin(const char *save, int64_t step, struct save_ticket *out)
 static enum status replace(const char *save, const struct save_ticket *ticket, const char *partial,
                            const char *final)
 {
-    struct text replaced = {0};
+    AUTO(text) replaced = {0};
     free_name(save, ticket->identity.step, replaced_suffix, &replaced);
     enum status status = run_record_set_replaced(save, name_in(save, &replaced));
     if (status == OK)
@@ -272,19 +268,17 @@ static enum status replace(const char *save, const struct save_ticket *ticket, c
         status = move(partial, final);
     if (moved && status != OK)
         (void)rename(replaced.chars, final); // if this fails too, store_clean() retries
-    text_free(&replaced);
     return status;
 }
 
 static enum status keep_as_old(const char *save, const struct save_ticket *ticket, const char *final)
 {
-    struct text old = {0};
+    AUTO(text) old = {0};
     free_name(save, ticket->identity.step, ".old", &old);
     enum status status = move(final, old.chars);
     if (status == OK)
         print_line(stderr, "warning: %s was not a complete checkpoint of this run; it is kept as %s", final,
                    old.chars);
-    text_free(&old);
     return status;
 }
 
@@ -313,38 +307,32 @@ static enum status take_name(const char *save, const struct save_ticket *ticket,
 
 enum status store_publish(const char *save, const struct save_ticket *ticket)
 {
-    struct text partial = {0}, final = {0};
+    AUTO(text) partial = {0}, final = {0};
     bool replaced = false;
     store_of_ticket(save, ticket, &partial);
     store_of_step(save, ticket->identity.step, "", &final);
-    enum status status = folder_sync(partial.chars);
-    if (status == OK)
-        status = take_name(save, ticket, partial.chars, final.chars, &replaced);
+    TRY(folder_sync(partial.chars));
+    enum status status = take_name(save, ticket, partial.chars, final.chars, &replaced);
     if (status == OK)
         status = folder_sync(save);
     if (status == OK && replaced && store_clean(save) != OK)
         print_line(stderr, "warning: %s", fail_text());
-    text_free(&partial);
-    text_free(&final);
     return status;
 }
 
 enum status store_abandon(const char *save, const struct save_ticket *ticket)
 {
-    struct text partial = {0};
+    AUTO(text) partial = {0};
     if (ticket->attempt == 0)
         return OK;
     store_of_ticket(save, ticket, &partial);
-    enum status status = folder_remove(partial.chars, is_part);
-    if (status == OK)
-        status = run_record_set_unfinished(save, NULL);
-    text_free(&partial);
-    return status;
+    TRY(folder_remove(partial.chars, is_part));
+    return run_record_set_unfinished(save, NULL);
 }
 
 static enum status remove_checkpoint(const char *save, int64_t step)
 {
-    struct text path = {0}, removed = {0};
+    AUTO(text) path = {0}, removed = {0};
     struct stat info;
     store_of_step(save, step, "", &path);
     free_name(save, step, ".removed", &removed);
@@ -352,11 +340,7 @@ static enum status remove_checkpoint(const char *save, int64_t step)
     enum status status = is_link ? OK : run_record_set_unfinished(save, name_in(save, &removed));
     if (status == OK && !is_link)
         status = move(path.chars, removed.chars);
-    if (status == OK)
-        status = folder_remove(is_link ? path.chars : removed.chars, is_part);
-    text_free(&path);
-    text_free(&removed);
-    return status;
+    return status == OK ? folder_remove(is_link ? path.chars : removed.chars, is_part) : status;
 }
 
 void store_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain,
@@ -369,14 +353,13 @@ void store_prune(const char *save, const struct save_ticket *ticket, int64_t kee
         entries = (struct entries){0};
     for (size_t i = 0; i < entries.count; i++) {
         const struct entry *entry = &entries.list[i];
-        struct text path = {0};
+        AUTO(text) path = {0};
         store_of_step(save, entry->step, "", &path);
         bool retained = retain > 0 && entry->step % retain == 0;
         if (entry->suffix[0] == 0 && entry->step <= identity->step && !retained &&
             is_own(path.chars, identity->run, entry->step) && ++complete > keep && entry->step != best &&
             remove_checkpoint(save, entry->step) != OK)
             print_line(stderr, "warning: %s", fail_text());
-        text_free(&path);
     }
     free(entries.list);
     if (run_record_set_unfinished(save, NULL) != OK)
@@ -388,12 +371,11 @@ enum status store_keep_only(const char *save, const char *run, int64_t step)
     struct entries entries;
     enum status status = entries_read(save, &entries);
     for (size_t i = 0; status == OK && i < entries.count; i++) {
-        struct text path = {0};
+        AUTO(text) path = {0};
         store_of_step(save, entries.list[i].step, "", &path);
         if (entries.list[i].suffix[0] == 0 && entries.list[i].step != step &&
             is_own(path.chars, run, entries.list[i].step))
             status = remove_checkpoint(save, entries.list[i].step);
-        text_free(&path);
     }
     free(entries.list);
     return status == OK ? run_record_set_unfinished(save, NULL) : status;
@@ -490,10 +472,8 @@ static enum status find_newest(const char *save, int64_t below, int64_t *step, s
 enum status store_newest_manifest(const char *save, int64_t below, int64_t *step, struct manifest *manifest,
                                   struct text *skipped)
 {
-    struct text where = {0};
-    enum status status = find_newest(save, below, step, &where, manifest, skipped);
-    text_free(&where);
-    return status;
+    AUTO(text) where = {0};
+    return find_newest(save, below, step, &where, manifest, skipped);
 }
 
 enum status store_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
@@ -511,12 +491,11 @@ bool store_has_manifest(const char *save)
     if (entries_read(save, &entries) != OK)
         entries = (struct entries){0};
     for (size_t i = 0; i < entries.count && !found; i++) {
-        struct text path = {0};
+        AUTO(text) path = {0};
         struct stat info;
         store_of_step(save, entries.list[i].step, entries.list[i].suffix, &path);
         text_add(&path, "/manifest.json");
         found = entries.list[i].suffix[0] == 0 && (lstat(path.chars, &info) == 0 || errno != ENOENT);
-        text_free(&path);
     }
     free(entries.list);
     return found;
@@ -542,15 +521,13 @@ enum status store_find(const char *save_folder, char **out)
 /* Renames to .broken, or .broken-2 and so on if the same step was broken before. */
 static void set_aside(const char *save, int64_t step)
 {
-    struct text path = {0}, broken = {0};
+    AUTO(text) path = {0}, broken = {0};
     store_of_step(save, step, "", &path);
     free_name(save, step, ".broken", &broken);
     if (move(path.chars, broken.chars) == OK)
         print_line(stderr, "warning: %s cannot be loaded; it is kept as %s", path.chars, broken.chars);
     else
         print_line(stderr, "warning: %s", fail_text());
-    text_free(&path);
-    text_free(&broken);
 }
 
 void store_set_aside(const char *save, int64_t step)

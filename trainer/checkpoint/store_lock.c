@@ -40,14 +40,12 @@ struct store_lock {
 
 static enum status taken_by(const struct store_lock *l, const struct lock_owner *owner)
 {
-    struct text who = {0};
+    AUTO(text) who = {0};
     lock_owner_describe(owner, &who);
-    enum status status = fail(BAD_RECIPE,
-                              "%s: another run is writing in %s: %s; wait for it, or use another directory, "
-                              "such as %s=%s-2",
-                              l->key.chars, l->save.chars, who.chars, l->key.chars, l->value.chars);
-    text_free(&who);
-    return status;
+    return fail(BAD_RECIPE,
+                "%s: another run is writing in %s: %s; wait for it, or use another directory, "
+                "such as %s=%s-2",
+                l->key.chars, l->save.chars, who.chars, l->key.chars, l->value.chars);
 }
 
 static void pause_ms(int64_t ms)
@@ -110,7 +108,7 @@ static enum status wait_for(const struct store_lock *l, const struct lock_owner 
 /* Removes the lease that was read. A lease placed since then is restored. */
 static enum status remove_seen(const struct store_lock *l, const struct lock_owner *seen)
 {
-    struct text aside = {0};
+    AUTO(text) aside = {0};
     struct lock_owner moved;
     text_add(&aside, "%s.%s", l->path.chars, l->self.token);
     enum status status = OK;
@@ -126,7 +124,6 @@ static enum status remove_seen(const struct store_lock *l, const struct lock_own
         }
         unlink(aside.chars);
     }
-    text_free(&aside);
     return status;
 }
 
@@ -134,7 +131,7 @@ static enum status remove_seen(const struct store_lock *l, const struct lock_own
 static enum status create_owner_file(const struct store_lock *l, bool *mine)
 {
     struct file_temporary file;
-    struct text text = {0};
+    AUTO(text) text = {0};
     struct stat info = {0};
     TRY(file_temporary_create(l->path.chars, &file));
     lock_owner_text(&l->self, &text);
@@ -145,7 +142,6 @@ static enum status create_owner_file(const struct store_lock *l, bool *mine)
     enum status status =
         good && (*mine || why == EEXIST) ? OK : fail(IO_ERROR, "%s: %s", l->path.chars, strerror(why));
     file_temporary_discard(&file);
-    text_free(&text);
     return status;
 }
 
@@ -341,16 +337,13 @@ enum status store_lock_acquire(const struct store_lock_options *options, struct 
     if (status == IO_ERROR)
         status = fail(status, "%s: %s; set %s to a directory that can be written", l->key.chars, fail_text(),
                       l->key.chars);
-    struct text why = {0}, path = {0};
+    AUTO(text) why = {0}, path = {0};
     text_add(&why, "%s", fail_text());
     text_add(&path, "%s/owner.lock", l->save.chars);
     if (l->created && l->flocked)
         (void)unlink(path.chars);
     store_lock_release(l);
-    status = fail(status, "%s", why.chars);
-    text_free(&why);
-    text_free(&path);
-    return status;
+    return fail(status, "%s", why.chars);
 }
 
 enum status store_lock_check(const struct store_lock *lock)
@@ -367,14 +360,12 @@ enum status store_lock_check(const struct store_lock *lock)
     if (mine)
         return OK;
     TRY(lock_owner_read(lock->path.chars, &owner));
-    struct text who = {0};
+    AUTO(text) who = {0};
     lock_owner_describe(&owner, &who);
-    enum status status = fail(IO_ERROR,
-                              "%s has been taken by another run, %s, while this process was stopped or its "
-                              "file system did not answer; this run no longer writes there",
-                              lock->save.chars, who.chars);
-    text_free(&who);
-    return status;
+    return fail(IO_ERROR,
+                "%s has been taken by another run, %s, while this process was stopped or its "
+                "file system did not answer; this run no longer writes there",
+                lock->save.chars, who.chars);
 }
 
 void store_lock_release(struct store_lock *lock)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/files/disk_space.h"
 
+#include "base/memory.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +24,7 @@ static bool find_free(struct text *path, int64_t *bytes)
 
 bool disk_space_text(const char *folder, int64_t needed, const char *elsewhere, struct text *out)
 {
-    struct text existing = {0};
+    AUTO(text) existing = {0};
     char wanted[NUMBER_CHARS], available[NUMBER_CHARS];
     int64_t bytes = 0;
     text_add(&existing, "%s", folder);
@@ -32,6 +34,5 @@ bool disk_space_text(const char *folder, int64_t needed, const char *elsewhere, 
         text_add(out,
                  "; about %s needed, %s free in %s; remove files there, or %s a directory on another disk",
                  bytes_text(files, wanted), bytes_text(bytes, available), existing.chars, elsewhere);
-    text_free(&existing);
     return is_short;
 }

@@ -2,6 +2,7 @@
 #include "trainer/files/inside.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -126,7 +127,7 @@ static enum status write_to(struct file_temporary *file, const char *path, const
 
 enum status inside_write(const char *folder, const char *name, const struct text *bytes, mode_t mode)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct file_temporary file;
     text_add(&path, "%s/%s", folder, name);
     enum status status = file_temporary_create(path.chars, &file);
@@ -134,6 +135,5 @@ enum status inside_write(const char *folder, const char *name, const struct text
         status = write_to(&file, path.chars, bytes, mode);
         file_temporary_discard(&file);
     }
-    text_free(&path);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "trainer/files/output_folder.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/files/disk_space.h"
 #include "trainer/files/yaml.h"
 
@@ -33,10 +34,9 @@ static enum status make_parents(const char *path)
     const char *slash = strrchr(path, '/');
     if (slash == NULL || slash == path)
         return OK;
-    struct text parents = {0};
+    AUTO(text) parents = {0};
     text_add_bytes(&parents, path, (size_t)(slash - path));
     enum status status = folder_make(parents.chars);
-    text_free(&parents);
     return status == OK
                ? OK
                : fail(BAD_USAGE, "-o %s: cannot create its parent: %s%s", path, fail_text(), elsewhere);
@@ -87,12 +87,11 @@ void output_folder_free(struct output_folder *output)
 {
     if (output->partial.length > 0) {
         // The message of the failure is kept: the removal's own one matters less.
-        struct text why = {0};
+        AUTO(text) why = {0};
         text_add(&why, "%s", fail_text());
         if (folder_remove(output->partial.chars, every_file) != OK)
             print_line(stderr, "warning: %s", fail_text());
         (void)!fail(IO_ERROR, "%s", text_chars(&why));
-        text_free(&why);
     }
     text_free(&output->partial);
     if (output->holds_signals)
@@ -102,21 +101,18 @@ void output_folder_free(struct output_folder *output)
 
 enum status output_folder_write(const struct output_folder *output, const char *name, const struct text *text)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/%s", output->partial.chars, name);
-    enum status status = file_write_atomic(path.chars, text_chars(text), text->length);
-    text_free(&path);
-    return status;
+    return file_write_atomic(path.chars, text_chars(text), text->length);
 }
 
 enum status output_folder_explain(enum status status, const char *path, int64_t needed)
 {
-    struct text why = {0};
+    AUTO(text) why = {0};
     if (status != IO_ERROR)
         return status;
     text_add(&why, "%s", fail_text());
     if (disk_space_text(path, needed, "use -o and", &why))
         status = fail(status, "%s", why.chars);
-    text_free(&why);
     return status;
 }

@@ -13,10 +13,9 @@ static void problems_append(struct problems *problems, const char *raw, bool war
         problems->list =
             memory_resized(problems->list, capacity, sizeof *problems->list, "the problems of a recipe");
     }
-    struct text line = {0};
+    AUTO(text) line = {0};
     text_add_clean(&line, raw); // one line, whatever a file has put into it
     problems->list[problems->count++] = (struct problem){text_copy(text_chars(&line)), warning};
-    text_free(&line);
 }
 
 static void problems_vadd(struct problems *problems, bool warning, const char *format, va_list args)

@@ -87,13 +87,12 @@ static void refuse_syntax(struct reader *reader)
 {
     const yaml_parser_t *parser = &reader->parser;
     const char *problem = parser->problem != NULL ? parser->problem : "cannot be parsed";
-    struct text why = {0};
+    AUTO(text) why = {0};
     text_add(&why, "not YAML: %s%s", problem, hint_for(problem));
     // Also gives the line where the construct began, which may be far away.
     if (parser->context != NULL && parser->context_mark.line != parser->problem_mark.line)
         text_add(&why, " (%s from line %zu)", parser->context, parser->context_mark.line + 1);
     refuse(reader, parser->problem_mark, why.chars);
-    text_free(&why);
 }
 
 static bool next_event(struct reader *reader, yaml_event_t *event)

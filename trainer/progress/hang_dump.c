@@ -299,7 +299,7 @@ static enum status read_ranks(const char *path, const json_t *root, size_t bytes
 
 enum status hang_dump_read(const char *path, struct hang *out, struct text *report)
 {
-    struct text bytes = {0};
+    AUTO(text) bytes = {0};
     json_error_t error;
     TRY(file_read(path, &bytes));
     json_t *root = json_read(text_chars(&bytes), bytes.length, 0, &error);
@@ -307,6 +307,5 @@ enum status hang_dump_read(const char *path, struct hang *out, struct text *repo
         root != NULL ? read_ranks(path, root, bytes.length, out, report)
                      : fail(BAD_DATA, "%s:%d: %s (is this a hang-STEP.json?)", path, error.line, error.text);
     json_decref(root);
-    text_free(&bytes);
     return status;
 }

@@ -79,7 +79,7 @@ static void signal_others(const struct monitor *m, int number)
     }
 }
 
-void monitor_end_others(struct monitor *m)
+static void end_others(struct monitor *m)
 {
     enum { POLLS = 100, POLL_MS = 10 };
     page_remove(m->page);
@@ -101,7 +101,7 @@ void monitor_end_others(struct monitor *m)
 
 _Noreturn void monitor_end_node(struct monitor *m)
 {
-    monitor_end_others(m);
+    end_others(m);
     exit_silently(PEER_LOST);
 }
 

@@ -43,10 +43,7 @@ void monitor_watch_processes(struct monitor *m);
 void monitor_heartbeat(const struct monitor *m);
 /* Whether this process checks the ranks and reports: it is the first whose monitor is alive. */
 bool monitor_is_primary(const struct monitor *m);
-/* Ends the other processes of the node: stopped ones are continued, so that they can exit; the rest is
- * killed. */
-void monitor_end_others(struct monitor *m);
-/* And this one. */
+/* Ends all processes of the node: stopped ones are continued, so that they can exit; the rest is killed. */
 _Noreturn void monitor_end_node(struct monitor *m);
 /* Claims the report of all nodes of this machine (CUBOID_NODE). False: another process of the job reports. */
 bool monitor_claim_machine(const struct monitor *m);

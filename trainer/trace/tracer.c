@@ -185,7 +185,7 @@ static enum status open_file(struct tracer *tracer, int rank)
     tracer->file = stderr;
     if (tracer->tracing.file == NULL)
         return OK;
-    struct text path = {0};
+    AUTO(text) path = {0};
     add_path(tracer->tracing.file, rank, &path);
     tracer->file = fopen(text_chars(&path), "ae");
     tracer->owns_file = tracer->file != NULL;
@@ -195,7 +195,6 @@ static enum status open_file(struct tracer *tracer, int rank)
             fail(IO_ERROR, "CUBOID_TRACE_FILE: cannot append to %s: %s", text_chars(&path), strerror(errno));
     else
         setvbuf(tracer->file, NULL, _IONBF, 0);
-    text_free(&path);
     return status;
 }
 

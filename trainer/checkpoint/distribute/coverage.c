@@ -74,12 +74,12 @@ void note_pack(const struct note *note, const uint8_t *has, int tensors, uint32_
         out[HEAD_WORDS + i / WORD_BITS] |= (uint32_t)(has[i] != 0) << i % WORD_BITS;
 }
 
-void note_unpack(const uint32_t *words, struct note *out)
+static void note_unpack(const uint32_t *words, struct note *out)
 {
     memcpy(out, words, sizeof *out);
 }
 
-bool note_has(const uint32_t *words, int tensor)
+static bool note_has(const uint32_t *words, int tensor)
 {
     return (words[HEAD_WORDS + tensor / WORD_BITS] >> tensor % WORD_BITS & 1) != 0;
 }

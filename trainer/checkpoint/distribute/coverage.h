@@ -39,8 +39,6 @@ bool tensor_list_at(const struct tensor_list *list, int index, struct shard *out
 /* A note with its bits, as 32-bit words. */
 int note_words(int tensors);
 void note_pack(const struct note *note, const uint8_t *has, int tensors, uint32_t *out);
-void note_unpack(const uint32_t *words, struct note *out);
-bool note_has(const uint32_t *words, int tensor);
 
 /* Collective: sends `words` 32-bit words of every rank to rank 0, which stores them in all[world][words];
  * `all` is not used on other ranks. Uses the memory of the gradients, which are not needed between

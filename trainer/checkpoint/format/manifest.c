@@ -18,11 +18,10 @@ static const char *const free_keys[] = {"make_vocab_size_divisible_by", "hidden_
 
 static void model_value(const struct recipe *recipe, const char *dotted, struct manifest_key *out)
 {
-    struct text value = {0};
+    AUTO(text) value = {0};
     recipe_key_text(recipe, dotted, &value);
     snprintf(out->name, sizeof out->name, "%s", strchr(dotted, '.') + 1);
     snprintf(out->value, sizeof out->value, "%s", text_chars(&value));
-    text_free(&value);
 }
 
 static bool must_agree(const struct recipe *recipe, const char *name)
@@ -71,7 +70,7 @@ static enum status check_key(const struct manifest *m, const struct recipe *reci
                              const char *path, struct differences *found)
 {
     struct manifest_key ours;
-    struct text theirs = {0};
+    AUTO(text) theirs = {0};
     enum status status = OK;
     model_value(recipe, dotted, &ours);
     if (!must_agree(recipe, ours.name))
@@ -80,7 +79,6 @@ static enum status check_key(const struct manifest *m, const struct recipe *reci
         status = fail(BAD_CHECKPOINT, "%s: its manifest has no %s", path, dotted);
     else if (strcmp(ours.value, text_chars(&theirs)) != 0)
         add_difference(found, dotted, text_chars(&theirs), ours.value);
-    text_free(&theirs);
     return status;
 }
 

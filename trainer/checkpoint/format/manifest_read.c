@@ -355,13 +355,12 @@ static enum status check_size(const char *path, int64_t bytes)
 
 static enum status check_recipe(const struct manifest *m, const char *path)
 {
-    struct text recipe = {0};
+    AUTO(text) recipe = {0};
     TRY(check_size(path, m->recipe.bytes));
     enum status status = file_read_small(path, (size_t)m->recipe.bytes, &recipe);
     if (status == OK && checksum_of(text_chars(&recipe), recipe.length) != m->recipe.checksum)
         status = fail(BAD_CHECKPOINT,
                       "%s: its checksum differs from the manifest: corrupt, or edited by hand", path);
-    text_free(&recipe);
     return status == IO_ERROR ? BAD_CHECKPOINT : status; // the reason is kept
 }
 
@@ -371,14 +370,13 @@ static enum status check_files(const struct manifest *m, const char *folder)
     const int count = m->in_memory ? 0 : m->file_count;
     enum status status = OK;
     for (int i = -1; status == OK && i < count; i++) {
-        struct text path = {0};
+        AUTO(text) path = {0};
         const struct manifest_file *file = i < 0 ? &m->recipe : &m->files[i];
         text_add(&path, "%s/%s", folder, file->name);
         if (i >= 0)
             status = check_size(path.chars, file->bytes);
         else
             status = check_recipe(m, path.chars);
-        text_free(&path);
     }
     return status;
 }
@@ -397,7 +395,7 @@ static enum status parse(const char *path, const struct text *text, struct manif
 
 enum status manifest_read(const char *folder, struct manifest *out)
 {
-    struct text path = {0}, text = {0};
+    AUTO(text) path = {0}, text = {0};
     *out = (struct manifest){0};
     text_add(&path, "%s/manifest.json", folder);
     struct stat info;
@@ -414,7 +412,5 @@ enum status manifest_read(const char *folder, struct manifest *out)
     if (status != OK)
         manifest_free(out);
     out->is_other_version = is_other_version;
-    text_free(&text);
-    text_free(&path);
     return status;
 }

@@ -77,13 +77,11 @@ static enum status parse_dtype(const char *path, const json_t *entry, struct saf
         return fail(BAD_CHECKPOINT, "%s: tensor %s has no dtype", path, tensor->name);
     if (safetensors_dtype_parse(name, &tensor->dtype))
         return OK;
-    struct text known = {0};
+    AUTO(text) known = {0};
     for (int d = 0; d < SAFETENSORS_DTYPES; d++)
         text_add(&known, "%s%s", d > 0 ? ", " : "", dtypes[d].name);
-    enum status status = fail(BAD_CHECKPOINT, "%s: tensor %s has the unknown dtype \"%s\"; known are %s",
-                              path, tensor->name, name_is_plain(name) ? name : "?", known.chars);
-    text_free(&known);
-    return status;
+    return fail(BAD_CHECKPOINT, "%s: tensor %s has the unknown dtype \"%s\"; known are %s", path,
+                tensor->name, name_is_plain(name) ? name : "?", known.chars);
 }
 
 /* Parses the shape and computes its size in bytes. */

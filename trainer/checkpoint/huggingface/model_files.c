@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/model_files.h"
 
+#include "base/memory.h"
 #include "trainer/files/inside.h"
 #include "trainer/files/json_read.h"
 
@@ -134,11 +135,9 @@ static bool is_reported(enum model_file file)
 
 static bool exists(const char *folder, const char *name)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/%s", folder, name);
-    const bool found = access(path.chars, F_OK) == 0;
-    text_free(&path);
-    return found;
+    return access(path.chars, F_OK) == 0;
 }
 
 static enum status read_one(const char *folder, const char *name, enum model_file file,
@@ -177,14 +176,13 @@ enum status model_files_read(const char *folder, enum model_file first, enum mod
 
 enum status model_files_read_as(const char *path, enum model_file file, struct model_files *out)
 {
-    struct text folder = {0};
+    AUTO(text) folder = {0};
     char *real = realpath(path, NULL); // the user named it: links are followed
     if (real == NULL)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     const char *slash = strrchr(real, '/');
     text_add_bytes(&folder, real, slash > real ? (size_t)(slash - real) : 1);
     enum status status = read_one(folder.chars, slash + 1, file, out);
-    text_free(&folder);
     free(real);
     return status;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
 
+#include "base/memory.h"
 #include "trainer/files/json_read.h"
 
 #include <jansson.h>
@@ -82,7 +83,7 @@ static enum status read_real(const struct reader *r, const char *key, const json
 
 static enum status read_activation(const struct reader *r, const char *key, const char *name, char *out)
 {
-    struct text known = {0};
+    AUTO(text) known = {0};
     const struct pretrained_pair *pair = r->out->architecture->activations;
     for (; pair->from != NULL && strcmp(pair->from, name) != 0; pair++)
         text_add(&known, "%s%s", known.length > 0 ? ", " : "", pair->from);
@@ -92,7 +93,6 @@ static enum status read_activation(const struct reader *r, const char *key, cons
     else
         status = fail(BAD_CHECKPOINT, "%s: %s \"%s\" of %s cannot be expressed; Cuboid supports %s", r->path,
                       key, name, r->out->architecture->name, text_chars(&known));
-    text_free(&known);
     return status;
 }
 
@@ -404,13 +404,11 @@ static void warn_of_unknown_keys(const struct reader *r)
 static enum status unknown_architecture(const struct reader *r, const char *key, const json_t *value)
 {
     char text[JSON_SHOWN_CHARS];
-    struct text known = {0};
+    AUTO(text) known = {0};
     for (int i = 0; pretrained_architecture(i) != NULL; i++)
         text_add(&known, "%s%s", i > 0 ? ", " : "", pretrained_architecture(i)->name);
-    enum status status = fail(BAD_CHECKPOINT, "%s: %s %s is not supported; supported are %s", r->path, key,
-                              json_shown(value, text), text_chars(&known));
-    text_free(&known);
-    return status;
+    return fail(BAD_CHECKPOINT, "%s: %s %s is not supported; supported are %s", r->path, key,
+                json_shown(value, text), text_chars(&known));
 }
 
 /* By the name in "architectures", or else by "model_type"; where both are given they must agree. */

@@ -69,13 +69,12 @@ static enum status choose_head(struct import *m)
 static enum status read_config(struct import *m, struct problems *warnings)
 {
     enum { MAX_BYTES = 16 << 20 };
-    struct text json = {0};
+    AUTO(text) json = {0};
     text_add(&m->config_path, "%s/config.json", m->folder);
     TRY(inside_check(m->folder, "config.json"));
     enum status status = file_read_small(m->config_path.chars, MAX_BYTES, &json);
     if (status == OK)
         status = pretrained_config_parse(m->config_path.chars, &json, warnings, &m->config);
-    text_free(&json);
     return status == OK && m->head != PRETRAINED_HEAD_REFUSED ? choose_head(m) : status;
 }
 
@@ -394,21 +393,14 @@ static void model_yaml(const struct import *m, struct text *out)
 
 static enum status write_texts(struct import *m, const struct text *yaml)
 {
-    struct text recipe = {0}, manifest = {0};
+    AUTO(text) recipe = {0}, manifest = {0};
     recipe_resolved_text(m->recipe, &recipe);
     manifest_set_recipe(&m->manifest, "recipe.yaml", &recipe);
-    enum status status = output_folder_write(&m->output, "recipe.yaml", &recipe);
-    if (status == OK)
-        status = output_folder_write(&m->output, "model.yaml", yaml);
-    if (status == OK)
-        status = manifest_complete(&m->manifest, m->out);
-    if (status == OK) {
-        manifest_text(&m->manifest, &manifest);
-        status = output_folder_write(&m->output, "manifest.json", &manifest);
-    }
-    text_free(&recipe);
-    text_free(&manifest);
-    return status;
+    TRY(output_folder_write(&m->output, "recipe.yaml", &recipe));
+    TRY(output_folder_write(&m->output, "model.yaml", yaml));
+    TRY(manifest_complete(&m->manifest, m->out));
+    manifest_text(&m->manifest, &manifest);
+    return output_folder_write(&m->output, "manifest.json", &manifest);
 }
 
 static enum status create_recipe(struct import *m)
@@ -419,10 +411,9 @@ static enum status create_recipe(struct import *m)
     enum status status = pretrained_recipe(&m->config, m->config_path.chars, base_name(m->out), type,
                                            m->tokenizer.chars, &m->recipe);
     if (status == BAD_CHECKPOINT) {
-        struct text why = {0};
+        AUTO(text) why = {0};
         pretrained_config_explain(&m->config, m->config_path.chars, fail_text(), &why);
         status = fail(BAD_CHECKPOINT, "%s", why.chars);
-        text_free(&why);
     }
     return status;
 }

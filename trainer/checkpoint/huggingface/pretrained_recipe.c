@@ -3,6 +3,7 @@
  * decided by writing its config.json and reading that back: the two recipes must have the same model. */
 #include "trainer/checkpoint/huggingface/pretrained_recipe.h"
 
+#include "base/memory.h"
 #include "trainer/files/problems.h"
 #include "trainer/files/yaml.h"
 
@@ -84,7 +85,7 @@ void pretrained_tokenizer_yaml(const char *type, const char *path, struct text *
 enum status pretrained_recipe(const struct pretrained_config *config, const char *path, const char *name,
                               const char *type, const char *tokenizer, struct recipe **out)
 {
-    struct text text = {0};
+    AUTO(text) text = {0};
     struct problems problems = {0};
     add_model(config, &text);
     text_add(&text, "name: ");
@@ -97,7 +98,6 @@ enum status pretrained_recipe(const struct pretrained_config *config, const char
     if (status != OK)
         status = fail(BAD_CHECKPOINT, "%s", first_error(&problems));
     problems_free(&problems);
-    text_free(&text);
     return status;
 }
 
@@ -202,7 +202,7 @@ static void add_value(const struct recipe *recipe, const struct pretrained_archi
                       const struct pretrained_key *key, const struct pretrained_details *details,
                       struct text *out)
 {
-    struct text value = {0};
+    AUTO(text) value = {0};
     char dotted[RECIPE_KEY_CHARS];
     double real;
     if (key->model_key != NULL) {
@@ -246,7 +246,6 @@ static void add_value(const struct recipe *recipe, const struct pretrained_archi
     case PRETRAINED_IGNORED:
         break;
     }
-    text_free(&value);
 }
 
 static void add_token(struct text *out, const char *name, int32_t id)
@@ -331,15 +330,13 @@ static int differences(const struct recipe *a, const struct recipe *b, const cha
     const char *key;
     const bool windows = !same_windows(&a->model, &b->model);
     for (int i = 0; (key = recipe_model_key(i)) != NULL; i++) {
-        struct text ours = {0}, theirs = {0};
+        AUTO(text) ours = {0}, theirs = {0};
         recipe_key_text(a, key, &ours);
         recipe_key_text(b, key, &theirs);
         const bool is_window = strncmp(key, "model.window_", strlen("model.window_")) == 0;
         if ((is_window ? windows : has_effect(&a->model, strchr(key, '.') + 1)) &&
             strcmp(text_chars(&ours), text_chars(&theirs)) != 0 && count++ == 0)
             *first = key;
-        text_free(&ours);
-        text_free(&theirs);
     }
     return count;
 }
@@ -372,14 +369,12 @@ static enum status try_architecture(const struct recipe *recipe,
 static enum status refuse(const struct recipe *recipe, const struct pretrained_architecture *nearest,
                           const char *key)
 {
-    struct text value = {0};
+    AUTO(text) value = {0};
     recipe_key_text(recipe, key, &value);
-    enum status status = fail(BAD_RECIPE,
-                              "%s %s cannot be expressed by %s, the architecture that comes closest (others "
-                              "differ in more keys)",
-                              key, text_chars(&value), nearest->name);
-    text_free(&value);
-    return status;
+    return fail(BAD_RECIPE,
+                "%s %s cannot be expressed by %s, the architecture that comes closest (others "
+                "differ in more keys)",
+                key, text_chars(&value), nearest->name);
 }
 
 enum status pretrained_config_write(const struct recipe *recipe, const char *name,

@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/files/json_read.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -21,7 +22,7 @@ static bool has_name(const char *path)
 static bool begins_texts(const char *folder)
 {
     enum { MAX_BYTES = 16 << 20 };
-    struct text path = {0}, bytes = {0};
+    AUTO(text) path = {0}, bytes = {0};
     json_t *root = NULL;
     text_add(&path, "%s/tokenizer_config.json", folder);
     if (file_read_small(path.chars, MAX_BYTES, &bytes) == OK)
@@ -29,8 +30,6 @@ static bool begins_texts(const char *folder)
         root = json_read(text_chars(&bytes), bytes.length, JSON_DECODE_INT_AS_REAL, NULL);
     const bool begins = !json_is_false(json_object_get(root, "add_bos_token"));
     json_decref(root);
-    text_free(&bytes);
-    text_free(&path);
     return begins;
 }
 
@@ -38,7 +37,7 @@ static bool begins_texts(const char *folder)
 static enum status try_file(const char *folder, int64_t vocab_size, const struct pretrained_tokenizer *as,
                             bool *found)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct tokenizer *tokenizer = NULL;
     text_add(&path, "%s/%s", folder, as->file);
     const struct tokenizer_config config = {.type = as->type, .tokenizer_model = path.chars};
@@ -50,7 +49,6 @@ static enum status try_file(const char *folder, int64_t vocab_size, const struct
                       "tokenizer",
                       path.chars, tokenizer_vocab_size(tokenizer), (long long)vocab_size);
     tokenizer_destroy(tokenizer);
-    text_free(&path);
     return status;
 }
 
@@ -60,7 +58,7 @@ enum status pretrained_tokenizer_find(const char *folder, int64_t vocab_size, st
     const struct pretrained_tokenizer kinds[] = {
         {"HuggingFaceTokenizer", "tokenizer.json"},
         {begins_texts(folder) ? "Llama2Tokenizer" : "GPTSentencePieceTokenizer", "tokenizer.model"}};
-    struct text why = {0};
+    AUTO(text) why = {0};
     enum status status = BAD_DATA;
     *out = (struct pretrained_tokenizer){.type = NULL};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && out->type == NULL; i++) {
@@ -78,7 +76,6 @@ enum status pretrained_tokenizer_find(const char *folder, int64_t vocab_size, st
     else if (why.length > 0)
         problems_warn(warnings, "%s; the model is imported with tokenizer_type: none (docs/tokenizers.md)",
                       why.chars);
-    text_free(&why);
     return status == BAD_CHECKPOINT || status == NO_MEMORY ? status : OK;
 }
 
@@ -122,11 +119,10 @@ int pretrained_tokenizer_in(const char *folder, const struct recipe *recipe,
     bool found = true;
     for (int i = 0; i < count; i++) {
         struct stat info;
-        struct text path = {0};
+        AUTO(text) path = {0};
         text_add(&path, "%s/%s", folder, model_file_name(files[i].file));
         found = found && stat(path.chars, &info) == 0 && S_ISREG(info.st_mode);
         text_add(&out[i], "%s=%s", files[i].key, path.chars);
-        text_free(&path);
     }
     return found ? count : 0;
 }
@@ -143,7 +139,8 @@ enum status pretrained_tokenizer_read(const char *path, enum model_file file, st
                                       struct model_files *out)
 {
     struct stat info;
-    struct text whole = {0}, folder = {0};
+    AUTO(text) folder = {0};
+    struct text whole = {0};
     const char *name = model_file_name(file);
     text_add(&whole, "%s", path);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
@@ -154,6 +151,5 @@ enum status pretrained_tokenizer_read(const char *path, enum model_file file, st
     if (status == OK && strcmp(base_name(whole.chars), name) == 0)
         status = model_files_read(folder.chars, MODEL_TOKENIZER_JSON, MODEL_CHAT_TEMPLATE, warnings, out);
     text_free(&whole);
-    text_free(&folder);
     return status;
 }

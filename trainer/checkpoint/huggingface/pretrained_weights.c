@@ -17,22 +17,18 @@ enum { MAX_INDEX_BYTES = 64 << 20, MAX_FILES = 10000 };
 
 static bool exists(const char *folder, const char *name)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/%s", folder, name);
-    const bool found = access(path.chars, F_OK) == 0;
-    text_free(&path);
-    return found;
+    return access(path.chars, F_OK) == 0;
 }
 
 /* A link without its target, as in a cache from which files were removed. */
 static bool is_lost_link(const char *folder, const char *name)
 {
     struct stat info;
-    struct text path = {0};
+    AUTO(text) path = {0};
     text_add(&path, "%s/%s", folder, name);
-    const bool lost = lstat(path.chars, &info) == 0 && stat(path.chars, &info) != 0;
-    text_free(&path);
-    return lost;
+    return lstat(path.chars, &info) == 0 && stat(path.chars, &info) != 0;
 }
 
 /* ---- files ---- */
@@ -158,7 +154,7 @@ static enum status check_listed(const struct pretrained_weights *w, const json_t
 
 static enum status open_index(struct pretrained_weights *w)
 {
-    struct text path = {0}, text = {0};
+    AUTO(text) path = {0}, text = {0};
     json_error_t error;
     json_t *root = NULL;
     text_add(&path, "%s/%s", w->folder, index_name);
@@ -181,8 +177,6 @@ static enum status open_index(struct pretrained_weights *w)
     if (status == OK)
         status = check_listed(w, map);
     json_decref(root);
-    text_free(&text);
-    text_free(&path);
     return status;
 }
 

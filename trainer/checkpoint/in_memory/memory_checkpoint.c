@@ -120,20 +120,19 @@ static enum status find_existing(const char *dir, struct text *existing, struct 
 static enum status check_dir(const struct memory_checkpoints *m, struct text *missing)
 {
     struct statfs info = {.f_type = 0};
-    struct text existing = {0};
+    AUTO(text) existing = {0};
     enum status status = find_existing(m->folder.chars, &existing, missing);
     if (status == OK && (statfs(existing.chars, &info) != 0 || info.f_type != TMPFS_MAGIC))
         status = refuse_dir(recipe_of(m)->memory_dir, "not in memory (no tmpfs)");
     else if (status == OK && access(existing.chars, W_OK | X_OK) != 0)
         status = refuse_dir(existing.chars, strerror(errno));
-    text_free(&existing);
     return status == OK ? check_owner(m) : status;
 }
 
 /* All that can be known before a folder is created. */
 static enum status check_keys(struct memory_checkpoints *m)
 {
-    struct text why = {0};
+    AUTO(text) why = {0};
     enum status status = check_copies(m);
     if (status != OK)
         text_add(&why, "%s", fail_text());
@@ -143,7 +142,6 @@ static enum status check_keys(struct memory_checkpoints *m)
     }
     if (status != OK)
         status = fail(status, "%s", why.chars);
-    text_free(&why);
     return status;
 }
 
@@ -154,12 +152,11 @@ static int64_t bytes_in(const char *path)
     struct dirent *entry;
     DIR *folder = opendir(path);
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        struct text name = {0};
+        AUTO(text) name = {0};
         struct stat info;
         text_add(&name, "%s/%s", path, entry->d_name);
         if (entry->d_name[0] != '.' && lstat(name.chars, &info) == 0)
             bytes += S_ISDIR(info.st_mode) ? bytes_in(name.chars) : (int64_t)info.st_blocks * 512;
-        text_free(&name);
     }
     if (folder != NULL)
         closedir(folder);
@@ -169,7 +166,7 @@ static int64_t bytes_in(const char *path)
 static enum status check_room(const struct memory_checkpoints *m, int64_t needed)
 {
     struct statfs info = {.f_blocks = 0};
-    struct text existing = {0}, missing = {0};
+    AUTO(text) existing = {0}, missing = {0};
     char available[NUMBER_CHARS], wanted[NUMBER_CHARS];
     enum status status = find_existing(m->folder.chars, &existing, &missing);
     if (status == OK && statfs(existing.chars, &info) != 0)
@@ -182,8 +179,6 @@ static enum status check_room(const struct memory_checkpoints *m, int64_t needed
                       existing.chars, bytes_text(room, available), GENERATIONS,
                       (long long)recipe_of(m)->memory_copies, bytes_text(needed, wanted),
                       recipe_of(m)->memory_copies > 1 ? ", or fewer copies" : "");
-    text_free(&existing);
-    text_free(&missing);
     return status;
 }
 
@@ -262,11 +257,10 @@ static bool is_record(const char *name)
 static void find_records(struct memory_checkpoints *m)
 {
     for (int i = 0; i < MEMORY_RECORDS; i++) {
-        struct text path = {0};
+        AUTO(text) path = {0};
         struct stat info;
         text_add(&path, "%s/%s", m->folder.chars, records[i]);
         m->had[i] = lstat(path.chars, &info) == 0;
-        text_free(&path);
     }
 }
 
@@ -337,13 +331,11 @@ enum status memory_checkpoints_open(struct rank_state *state, struct memory_chec
         *out = m;
         return OK;
     }
-    struct text why = {0};
+    AUTO(text) why = {0};
     text_add(&why, "%s", fail_text());
     memory_checkpoints_undo(m);
     memory_checkpoints_close(m);
-    status = fail(status, "%s", why.chars);
-    text_free(&why);
-    return status;
+    return fail(status, "%s", why.chars);
 }
 
 void memory_checkpoints_close(struct memory_checkpoints *memory)
@@ -378,17 +370,15 @@ void memory_checkpoints_undo(struct memory_checkpoints *memory)
         return;
     for (int i = 0; i < MEMORY_RECORDS && memory->lock != NULL && !has_other_files(memory->folder.chars);
          i++) {
-        struct text path = {0};
+        AUTO(text) path = {0};
         text_add(&path, "%s/%s", memory->folder.chars, records[i]);
         if (!memory->had[i])
             (void)unlink(path.chars);
-        text_free(&path);
     }
-    struct text made = {0};
+    AUTO(text) made = {0};
     text_add(&made, "%s", memory->folder.chars);
     for (; memory->made.length > 0 && made.length >= memory->made.length && rmdir(made.chars) == 0;)
         remove_last(&made);
-    text_free(&made);
 }
 
 void memory_checkpoints_remove(struct memory_checkpoints *memory)

@@ -245,15 +245,10 @@ static void copier_free(struct copier *c)
 enum status memory_copy(struct rank_state *state, const struct rank_nodes *nodes,
                         const struct placement *placement, const int64_t *bytes, const char *folder)
 {
-    struct copier c = {.rank_state = state, .bytes = bytes, .own = -1};
+    AUTO(copier) c = {.rank_state = state, .bytes = bytes, .own = -1};
     list_peers(&c, nodes, placement);
-    enum status status = rank_agree(state, open_files(&c, folder));
-    if (status == OK)
-        status = allocate(&c);
-    if (status == OK)
-        status = agree_on_chunk(&c);
-    if (status == OK)
-        status = run(&c);
-    copier_free(&c);
-    return status;
+    TRY(rank_agree(state, open_files(&c, folder)));
+    TRY(allocate(&c));
+    TRY(agree_on_chunk(&c));
+    return run(&c);
 }

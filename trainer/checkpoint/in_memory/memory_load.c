@@ -41,14 +41,13 @@ struct round {
 
 static enum status identity_of(const struct memory_checkpoints *m, int64_t step, struct save_identity *out)
 {
-    struct text path = {0};
+    AUTO(text) path = {0};
     struct manifest manifest;
     store_of_step(m->folder.chars, step, "", &path);
     enum status status = manifest_read(path.chars, &manifest);
     if (status == OK)
         *out = manifest.identity;
     manifest_free(&manifest);
-    text_free(&path);
     return status;
 }
 
@@ -132,7 +131,7 @@ static enum status write_here(const struct memory_checkpoints *m, const struct c
                               const struct metadata_files *texts)
 {
     struct save_ticket ticket;
-    struct text folder = {0};
+    AUTO(text) folder = {0};
     if (is_damaged(m, c, path)) {
         print_line(stderr, "warning: %s; restored from another node", fail_text());
         return metadata_files_write(texts, path);
@@ -144,7 +143,6 @@ static enum status write_here(const struct memory_checkpoints *m, const struct c
         status = store_publish(m->folder.chars, &ticket);
     if (status != OK)
         store_abandon(m->folder.chars, &ticket);
-    text_free(&folder);
     return status;
 }
 
@@ -153,23 +151,17 @@ static enum status share_texts(const struct memory_checkpoints *m, const struct 
                                const char *path)
 {
     struct rank_state *w = m->rank_state;
-    struct metadata_files texts = {0};
+    AUTO(metadata_files) texts = {0};
     const bool lacks = memory_is_leader(m) && !known && !has_candidate(m, c);
     double any = lacks ? 1.0 : 0.0;
     TRY(rank_agree_max(w, &any, 1));
     if (any == 0.0)
         return OK;
-    enum status status = rank_agree(w, w->world->rank == c->root ? metadata_files_read(path, &texts) : OK);
-    if (status == OK)
-        status = broadcast_text(w, c->root, &texts.recipe);
-    if (status == OK)
-        status = broadcast_text(w, c->root, &texts.data);
-    if (status == OK)
-        status = broadcast_text(w, c->root, &texts.manifest);
-    if (status == OK)
-        status = rank_agree(w, lacks ? write_here(m, c, path, &texts) : OK);
-    metadata_files_free(&texts);
-    return status;
+    TRY(rank_agree(w, w->world->rank == c->root ? metadata_files_read(path, &texts) : OK));
+    TRY(broadcast_text(w, c->root, &texts.recipe));
+    TRY(broadcast_text(w, c->root, &texts.data));
+    TRY(broadcast_text(w, c->root, &texts.manifest));
+    return rank_agree(w, lacks ? write_here(m, c, path, &texts) : OK);
 }
 
 /* ---- files ---- */
@@ -178,7 +170,7 @@ static enum status share_texts(const struct memory_checkpoints *m, const struct 
 static void list_files(const struct manifest *manifest, const char *path, uint32_t *bits)
 {
     for (int f = 0; f < manifest->file_count; f++) {
-        struct text name = {0};
+        AUTO(text) name = {0};
         struct stat info;
         text_add(&name, "%s/%s", path, manifest->files[f].name);
         const bool exists = stat(name.chars, &info) == 0;
@@ -187,7 +179,6 @@ static void list_files(const struct manifest *manifest, const char *path, uint32
         else if (exists)
             print_line(stderr, "warning: %s: %lld bytes, but the manifest has %lld", name.chars,
                        (long long)info.st_size, (long long)manifest->files[f].bytes);
-        text_free(&name);
     }
 }
 
