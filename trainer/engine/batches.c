@@ -30,9 +30,11 @@ enum status batches_create(struct device *device, int count, int64_t rows, int64
     struct offsets at = offsets_of(rows * seq_length);
     *out = (struct batches){.count = count, .rows = rows, .seq_length = seq_length, .batch_bytes = at.bytes};
     out->list = memory_zeroed((size_t)count, sizeof *out->list, "the microbatches of a step");
-    out->host_count = device_computes(device) || count == 0 ? count : 1;
-    out->host = memory_zeroed((size_t)out->host_count, at.bytes, "the microbatches of a step");
-    out->scratch = batch_create(rows, seq_length);
+    if (device_computes(device)) {
+        out->host = memory_zeroed((size_t)count, at.bytes, "the microbatches of a step");
+        out->scratch = batch_create(rows, seq_length);
+    } else // an address to copy from, which nothing reads
+        out->host = memory_resized(NULL, 1, at.bytes, "the microbatches of a step");
     TRY(buffer_alloc(device, PART_DATA, (size_t)count * at.bytes, &out->device));
     for (int j = 0; j < count; j++) {
         const char *base = (const char *)out->device.data + (size_t)j * at.bytes;
@@ -60,7 +62,7 @@ void batches_destroy(struct batches *batches)
 
 static char *host_of(const struct batches *batches, int j)
 {
-    return batches->host + (size_t)(j % batches->host_count) * batches->batch_bytes;
+    return batches->host + (size_t)j * batches->batch_bytes;
 }
 
 void batches_pack(struct batches *batches, int j, bool with_documents)
@@ -105,6 +107,10 @@ enum status batches_load(struct batches *batches, struct stream *stream, struct 
 void batches_count_tokens(const struct batches *batches, int j, double *out)
 {
     int64_t tokens = batches->rows * batches->seq_length;
+    if (batches->scratch.tokens == NULL) {
+        memset(out, 0, (size_t)batches->rows * sizeof *out);
+        return;
+    }
     const float *mask = (const float *)(const void *)(host_of(batches, j) + offsets_of(tokens).loss_mask);
     for (int64_t row = 0; row < batches->rows; row++) {
         out[row] = 0.0;

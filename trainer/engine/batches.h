@@ -11,11 +11,10 @@ struct batches {
     int count;                // capacity in microbatches
     int64_t rows, seq_length; // B and S of each microbatch
     struct buffer device;
-    char *host;         // host copy of `device`; one microbatch if the device does not compute
-    int host_count;     // microbatches of `host`
-    size_t batch_bytes; // bytes per microbatch
-    struct batch_tokens scratch;
-    struct batch *list; // views into `device`, one per microbatch
+    char *host;                  // host copy of `device`; not initialized if the device does not compute
+    size_t batch_bytes;          // bytes per microbatch
+    struct batch_tokens scratch; // empty if the device does not compute
+    struct batch *list;          // views into `device`, one per microbatch
 };
 
 MUST_USE enum status batches_create(struct device *device, int count, int64_t rows, int64_t seq_length,
@@ -35,5 +34,5 @@ void batches_pack(struct batches *batches, int j, bool with_documents);
 MUST_USE enum status batches_send(const struct batches *batches, struct stream *stream, int count);
 
 /* Counts the unmasked tokens of microbatch j per sample: f64[rows], bitwise equal to the counts of the
- * head. */
+ * head; 0 if the device does not compute. */
 void batches_count_tokens(const struct batches *batches, int j, double *out);

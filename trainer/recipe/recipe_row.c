@@ -20,10 +20,13 @@ const char *recipe_row_name(const struct recipe_row *row)
     return dot != NULL ? dot + 1 : row->key;
 }
 
+/* Walks both texts at once: sweeps look up keys for each layout. */
 bool recipe_row_in_section(const struct recipe_row *row, const char *section)
 {
-    size_t length = recipe_row_section_length(row);
-    return strlen(section) == length && strncmp(row->key, section, length) == 0;
+    const char *key = row->key;
+    while (*section != 0 && *section == *key)
+        section++, key++;
+    return *section == 0 && (key == row->key ? strchr(key, '.') == NULL : *key == '.');
 }
 
 enum section_kind recipe_row_section_kind(const struct recipe_row *row)
