@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/choose/choose.h"
 
+#include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"
 #include "planner/sweep/sweep.h"
 #include "trainer/recipe/recipe_table.h"
@@ -214,7 +215,8 @@ static enum status parse_axes(const struct choosing *choosing, const struct text
     return OK;
 }
 
-/* Takes the fastest layout of `yaml` if its step is shorter than the current one by a fraction of `gain`. */
+/* Takes the fastest layout of `yaml` if its step is shorter than the current one, if any, by a fraction of
+ * `gain`. */
 static enum status take_faster(const struct choosing *choosing, const struct text *yaml, double gain,
                                struct chosen *chosen, struct problems *problems)
 {
@@ -225,7 +227,7 @@ static enum status take_faster(const struct choosing *choosing, const struct tex
     if (status == OK) {
         count_layouts(&sweep, chosen);
         const struct sweep_layout *best = sweep.best_count > 0 ? &sweep.layouts[sweep.best[0]] : NULL;
-        if (best != NULL && best->step_s < chosen->step_s * (1.0 - gain))
+        if (best != NULL && (chosen->keys.length == 0 || best->step_s < chosen->step_s * (1.0 - gain)))
             status = take_best(choosing, &sweep, best, chosen);
         sweep_free(&sweep);
     }
@@ -283,6 +285,59 @@ static enum status refine_buckets(const struct choosing *choosing, struct chosen
     return status;
 }
 
+/* Appends the layout of the recipe itself as the axes of a sweep; nothing if it leaves keys open, is not
+ * valid, or has its schedule in a file. */
+static void add_own_axes(const struct choosing *choosing, struct text *yaml)
+{
+    const struct choose_options *options = choosing->options;
+    const struct recipe_input input = {.path = options->path,
+                                       .overrides = options->overrides,
+                                       .override_count = options->override_count,
+                                       .world_size = options->world_size,
+                                       .addition = &planner_keys};
+    struct problems unusable = {0};
+    struct recipe *own = NULL;
+    if (recipe_load(&input, &own, &unusable) == OK && strcmp(own->pipeline.schedule, "file") != 0 &&
+        strcmp(own->pipeline.schedule, "auto") != 0) {
+        text_add(yaml, "base: recipe\naxes:\n");
+        for (int i = 0; i < choosing->axes; i++) {
+            text_add(yaml, "  %s: [", choosing->keys[i]);
+            recipe_value_text(own, &recipe_rows[recipe_row_index(choosing->keys[i])], yaml);
+            text_add(yaml, "]\n");
+        }
+        if (choosing->layers && own->pipeline.layout.count > 0) {
+            text_add(yaml, "  pipeline.layout: [");
+            recipe_key_text(own, "pipeline.layout", yaml);
+            text_add(yaml, "]\n");
+        }
+    }
+    recipe_destroy(own);
+    problems_free(&unusable);
+}
+
+/* Takes the layout of the recipe itself unless a faster one is chosen: its values need not be on the axes. */
+static enum status take_own(const struct choosing *choosing, struct chosen *chosen, struct problems *problems)
+{
+    struct chosen own = {.layouts = 0};
+    AUTO(text) yaml = {0};
+    if (choosing->options->best)
+        add_own_axes(choosing, &yaml);
+    if (yaml.length == 0)
+        return OK;
+    enum status status = take_faster(choosing, &yaml, 0.0, &own, problems);
+    chosen->own = own.keys.length > 0 && (chosen->keys.length == 0 || own.step_s <= chosen->step_s);
+    if (chosen->own) {
+        text_free(&chosen->keys);
+        text_add(&chosen->keys, "%s", own.keys.chars);
+        chosen->step_s = own.step_s;
+        if (status == OK)
+            status = refine_buckets(choosing, chosen, problems);
+        chosen->own = chosen->step_s >= own.step_s;
+    }
+    text_free(&own.keys);
+    return status;
+}
+
 static enum status search(struct choosing *choosing, const struct sweep_file *file, struct chosen *chosen,
                           struct problems *problems)
 {
@@ -296,7 +351,10 @@ static enum status search(struct choosing *choosing, const struct sweep_file *fi
             status = refine_layout(choosing, &sweep, i, chosen, problems);
         if (status == OK)
             status = refine_buckets(choosing, chosen, problems);
-    } else {
+    }
+    if (status == OK)
+        status = take_own(choosing, chosen, problems);
+    if (status == OK && chosen->keys.length == 0) {
         report_failure(&sweep, problems);
         status = fail(BAD_RECIPE, "no layout fits");
     }

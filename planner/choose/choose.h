@@ -26,6 +26,7 @@ struct chosen {
     struct text keys;              // "train.micro_batch_size=4 ..."; empty: the recipe is complete
     int64_t layouts, valid, fits;  // considered; of these valid; of these fit
     double step_s;                 // predicted
+    bool own;                      // with `best`: the layout of the recipe itself, and none is faster
     struct recipe_names overrides; // with these, planned_recipe_load() makes the same recipe
 };
 

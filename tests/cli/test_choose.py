@@ -87,6 +87,28 @@ def test_layouts(folder):
            done.returncode == 0 and len(chosen_of(done.stderr)) == 10, done)
 
 
+def test_own_layout(folder):
+    """The recipe's own layout is a candidate, also with values that are not searched: three stages per rank."""
+    path = os.path.join(folder, "own.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"base: {GPT3}\nmodel: {{num_layers: 12}}\ntrain: {{global_batch_size: 16, micro_batch_size: 1}}\n"
+                   "parallel: {tensor_parallel_size: 2, pipeline_parallel_size: 4, data_parallel_size: auto, "
+                   "sequence_parallel: true}\npipeline: {schedule: interleaved, virtual_stages: 3}\n")
+    keys = [path, *NODE, "tp=2", "pp=4", "schedule=interleaved", "zero=0", "pipeline.layout=[]"]
+    own, _ = planned(*keys)
+    steps = [planned(*keys, f"vp={stages}")[0]["step_time_s"] for stages in (1, 2, 4) if 12 % (4 * stages) == 0]
+    expect("three stages are the fastest", steps and own["step_time_s"] < min(steps), (own["step_time_s"], steps))
+    best, text = planned(*keys, "--best")
+    expect("the best layout is at least as fast as the recipe's own", best["step_time_s"] <= own["step_time_s"],
+           (best["step_time_s"], own["step_time_s"], text))
+    fixed = [*keys, "train.micro_batch_size=1", "memory.recompute_granularity=none", "sequence_parallel=true",
+             "parallel.tp_comm_overlap=false", "parallel.overlap_param_gather=false", "parallel.bucket_size_mb=160"]
+    own, _ = planned(*fixed)
+    best, text = planned(*fixed, "--best")
+    expect("nothing faster is found", best == own and "(the recipe's own layout, the fastest found; " in text and
+           "pipeline.virtual_stages=3" in text, (best, own, text))
+
+
 def test_degrees():
     """With all three degrees the number of ranks is known; the layers of the stages are chosen, too."""
     keys = [GPT3, "precision.params_dtype=bf16", "cluster.profile=dgx-a100-40", "train.global_batch_size=32",
@@ -235,6 +257,7 @@ def test_refusals(folder):
 with tempfile.TemporaryDirectory() as temporary:
     test_best_of_all()
     test_layouts(temporary)
+    test_own_layout(temporary)
     test_degrees()
     test_odd_nodes()
     test_post_validation()

@@ -41,9 +41,9 @@ static void print_chosen(const struct recipe *recipe, const struct chosen *chose
     struct text basis = {0};
     if (chosen->keys.length == 0)
         return;
-    fprintf(stderr, "chosen: %s (predicted step %.4g s; of %lld layouts %lld are valid, %lld fit)\n",
-            chosen->keys.chars, chosen->step_s, (long long)chosen->layouts, (long long)chosen->valid,
-            (long long)chosen->fits);
+    fprintf(stderr, "chosen: %s (%spredicted step %.4g s; of %lld layouts %lld are valid, %lld fit)\n",
+            chosen->keys.chars, chosen->own ? "the recipe's own layout, the fastest found; " : "",
+            chosen->step_s, (long long)chosen->layouts, (long long)chosen->valid, (long long)chosen->fits);
     profile_named_basis_text(recipe->cluster.profile, &basis);
     if (basis.length > 0)
         print_line(stderr, "%s", basis.chars);
