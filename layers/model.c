@@ -44,24 +44,25 @@ static double keys_of_layer(const struct model_config *m, int64_t layer)
     return window > 0.0 && window < sequence ? window * (2.0 - window / sequence) : sequence;
 }
 
-double model_attention_flops_per_token(const struct model_config *m)
+double model_attention_flops_per_token(const struct model_config *model)
 {
     double keys = 0.0;
-    for (int64_t layer = 0; layer < m->num_layers; layer++)
-        keys += keys_of_layer(m, layer);
-    return 12.0 * keys * (double)(m->num_attention_heads * m->kv_channels);
+    for (int64_t layer = 0; layer < model->num_layers; layer++)
+        keys += keys_of_layer(model, layer);
+    return 12.0 * keys * (double)(model->num_attention_heads * model->kv_channels);
 }
 
-double model_flops_per_token(const struct model_config *m)
+double model_flops_per_token(const struct model_config *model)
 {
-    double h = (double)m->hidden_size, query = (double)(m->num_attention_heads * m->kv_channels);
-    double kv = (double)(m->num_query_groups * m->kv_channels), in = model_is_gated(m) ? 2.0 : 1.0;
-    double matrices = h * (2.0 * query + 2.0 * kv) + (in + 1.0) * h * (double)m->ffn_hidden_size;
-    double weights = (double)m->num_layers * matrices + (double)m->vocab_size * h;
-    return 6.0 * weights + model_attention_flops_per_token(m);
+    double h = (double)model->hidden_size, query = (double)(model->num_attention_heads * model->kv_channels);
+    double kv = (double)(model->num_query_groups * model->kv_channels),
+           in = model_is_gated(model) ? 2.0 : 1.0;
+    double matrices = h * (2.0 * query + 2.0 * kv) + (in + 1.0) * h * (double)model->ffn_hidden_size;
+    double weights = (double)model->num_layers * matrices + (double)model->vocab_size * h;
+    return 6.0 * weights + model_attention_flops_per_token(model);
 }
 
-double model_causal_share(const struct model_config *m)
+double model_causal_share(const struct model_config *model)
 {
-    return 1.0 - 0.5 * model_attention_flops_per_token(m) / model_flops_per_token(m);
+    return 1.0 - 0.5 * model_attention_flops_per_token(model) / model_flops_per_token(model);
 }

@@ -17,6 +17,13 @@ static inline const struct layer_kind *model_layer_kind(const struct model_confi
     return model->block_type == BLOCK_SEQUENTIAL ? &layer_kind_block : &layer_kind_parallel_block;
 }
 
+/* Declares all parameters of the model for these degrees, layer by layer. The recipe has
+ * checked divisibility. */
+MUST_USE enum status params_declare(const struct model_config *model, const struct degrees *degrees,
+                                    bool sequence_parallel, struct params *out);
+/* The number of elements of all parameters of the model, without padding; a tied weight counts once. */
+MUST_USE enum status model_parameter_count(const struct model_config *model, int64_t *out);
+
 /* FLOPs of the model, the basis of utilizations of the peak (Chowdhery et al. 2022; Korthikanti et al. 2022):
  *
  *   MFU         FLOPs of the model, a function of the model alone, whatever a program executes

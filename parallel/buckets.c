@@ -140,35 +140,35 @@ static enum status start(struct buckets *b)
     return OK;
 }
 
-enum status buckets_mark_ready(struct buckets *b, int first, int count, struct event after)
+enum status buckets_mark_ready(struct buckets *buckets, int first, int count, struct event after)
 {
-    const struct bucket_plan *plan = b->config.plan;
+    const struct bucket_plan *plan = buckets->config.plan;
     if (first < 0 || count < 0 || count > plan->range_count - first)
         return fail(BAD_ARGUMENT, "buckets: there are %d gradient ranges, not %d and %d more",
                     plan->range_count, first, count);
     for (int i = first; i < first + count; i++) {
-        if (b->ready[i])
+        if (buckets->ready[i])
             return fail(BAD_ARGUMENT, "buckets: gradient range %d is ready twice in one step", i);
-        b->ready[i] = true;
-        struct pending *pending = &b->pending[plan->bucket_of[i]];
+        buckets->ready[i] = true;
+        struct pending *pending = &buckets->pending[plan->bucket_of[i]];
         if (pending->after.stream != NULL && pending->after.stream != after.stream)
-            TRY(stream_wait(b->stream, pending->after));
+            TRY(stream_wait(buckets->stream, pending->after));
         pending->after = after;
         pending->missing--;
     }
-    return b->config.options->overlap_grad_reduce ? start(b) : OK;
+    return buckets->config.options->overlap_grad_reduce ? start(buckets) : OK;
 }
 
-enum status buckets_wait(struct buckets *b, struct stream *stream)
+enum status buckets_wait(struct buckets *buckets, struct stream *stream)
 {
-    CHECK_USE(bucket_plan_check(b->config.plan));
-    for (int i = 0; i < b->config.plan->range_count; i++)
-        if (!b->ready[i])
+    CHECK_USE(bucket_plan_check(buckets->config.plan));
+    for (int i = 0; i < buckets->config.plan->range_count; i++)
+        if (!buckets->ready[i])
             return fail(BAD_ARGUMENT, "buckets: gradient range %d was never ready in this step", i);
-    if (!b->config.options->overlap_grad_reduce) // not as soon as a bucket's own gradients are ready
-        TRY(stream_wait(b->stream, stream_record(stream)));
-    TRY(start(b));
-    TRY(stream_wait(stream, stream_record(b->stream)));
-    begin_step(b);
+    if (!buckets->config.options->overlap_grad_reduce) // not as soon as a bucket's own gradients are ready
+        TRY(stream_wait(buckets->stream, stream_record(stream)));
+    TRY(start(buckets));
+    TRY(stream_wait(stream, stream_record(buckets->stream)));
+    begin_step(buckets);
     return OK;
 }

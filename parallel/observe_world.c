@@ -13,9 +13,9 @@ struct observed_world {
 
 /* ---- bytes ---- */
 
-int64_t message_bytes(const struct observed_message *m)
+int64_t message_bytes(const struct observed_message *message)
 {
-    return (int64_t)tensor_bytes(m->data);
+    return (int64_t)tensor_bytes(message->data);
 }
 
 /* The share of a rank in a tensor that is divided by `counts`, or equally. */
@@ -52,14 +52,14 @@ static int64_t bytes_between(const struct observed_message *m, int from, int to)
     return 0;
 }
 
-int64_t message_bytes_to(const struct observed_message *m, int peer)
+int64_t message_bytes_to(const struct observed_message *message, int peer)
 {
-    return bytes_between(m, m->comm->rank, peer);
+    return bytes_between(message, message->comm->rank, peer);
 }
 
-int64_t message_bytes_from(const struct observed_message *m, int peer)
+int64_t message_bytes_from(const struct observed_message *message, int peer)
 {
-    return bytes_between(m, peer, m->comm->rank);
+    return bytes_between(message, peer, message->comm->rank);
 }
 
 /* ---- the observed table ---- */

@@ -23,17 +23,16 @@ static int64_t round_up(int64_t value, int64_t multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
-enum status sharding_check(const struct sharding *sharding, int ndim)
+enum status sharding_check(const struct sharding *cut, int ndim)
 {
-    if (sharding->dim < 0 || sharding->dim >= ndim)
-        return fail(BAD_ARGUMENT, "sharding: there is no dimension %d of %d", sharding->dim, ndim);
-    if (sharding->axes != AXIS_TP && sharding->axes != AXIS_CP && sharding->axes != AXIS_EP &&
-        sharding->axes != AXIS_DP && sharding->axes != AXIS_PP)
-        return fail(BAD_ARGUMENT, "sharding: a dimension is sharded along one mesh axis, not %d",
-                    sharding->axes);
-    if (sharding->parts < 1 || sharding->replicas < 1 || sharding->multiple < 1)
+    if (cut->dim < 0 || cut->dim >= ndim)
+        return fail(BAD_ARGUMENT, "sharding: there is no dimension %d of %d", cut->dim, ndim);
+    if (cut->axes != AXIS_TP && cut->axes != AXIS_CP && cut->axes != AXIS_EP && cut->axes != AXIS_DP &&
+        cut->axes != AXIS_PP)
+        return fail(BAD_ARGUMENT, "sharding: a dimension is sharded along one mesh axis, not %d", cut->axes);
+    if (cut->parts < 1 || cut->replicas < 1 || cut->multiple < 1)
         return fail(BAD_ARGUMENT, "sharding: %d parts, %d replicas, multiples of %lld; each is at least 1",
-                    sharding->parts, sharding->replicas, (long long)sharding->multiple);
+                    cut->parts, cut->replicas, (long long)cut->multiple);
     return OK;
 }
 

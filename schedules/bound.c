@@ -137,23 +137,24 @@ static double by_rest(const struct single_pass *t, int rank)
     return bound;
 }
 
-enum status schedule_bound(const struct schedule *s, const struct cost_table *costs, int limit, double *out)
+enum status schedule_bound(const struct schedule *placed, const struct cost_table *costs, int limit,
+                           double *out)
 {
-    if (s->chunks != s->v)
+    if (placed->chunks != placed->v)
         return fail(NOT_SUPPORTED, "no lower bound for schedules with replicas of stages");
-    size_t stages = (size_t)s->stages;
-    AUTO_FREE double *times = memory_zeroed(3 * stages + (size_t)s->v, sizeof *times, "a bound");
+    size_t stages = (size_t)placed->stages;
+    AUTO_FREE double *times = memory_zeroed(3 * stages + (size_t)placed->v, sizeof *times, "a bound");
     AUTO_FREE struct range *cost = memory_zeroed(stages, sizeof *cost, "a bound");
-    struct single_pass t = {.s = s, .cost = cost};
+    struct single_pass t = {.s = placed, .cost = cost};
     t.forward = times;
     t.backward = times + stages;
     t.end = times + 2 * stages;
     t.fillers = times + 3 * stages;
     compute_single_pass(&t, costs);
-    if (limit > (int64_t)s->m * s->v)
-        limit = s->m * s->v;
+    if (limit > (int64_t)placed->m * placed->v)
+        limit = placed->m * placed->v;
     double bound = 0.0;
-    for (int rank = 0; rank < s->p; rank++) {
+    for (int rank = 0; rank < placed->p; rank++) {
         bound = fmax(bound, fmax(by_work(&t, rank, limit), by_round_trips(&t, rank, limit)));
         bound = fmax(bound, fmax(by_area(&t, rank, limit), by_rest(&t, rank)));
     }

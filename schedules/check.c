@@ -334,14 +334,15 @@ static enum status check_peak(const struct checker *c)
     return OK;
 }
 
-enum status schedule_check(const struct schedule *s, struct schedule_error *why)
+enum status schedule_check(const struct schedule *schedule, struct schedule_error *why)
 {
     struct schedule_error unused;
-    struct checker c = {.s = s, .why = why != NULL ? why : &unused};
-    const size_t cells = (size_t)s->stages * (size_t)s->m;
+    struct checker c = {.s = schedule, .why = why != NULL ? why : &unused};
+    const size_t cells = (size_t)schedule->stages * (size_t)schedule->m;
     *c.why = (struct schedule_error){.rank = -1, .position = -1};
     AUTO_FREE unsigned char *done = memory_zeroed(cells, 1, "the check of a schedule");
-    AUTO_FREE int *latest = memory_zeroed((size_t)s->chunks, sizeof *latest, "the check of a schedule");
+    AUTO_FREE int *latest =
+        memory_zeroed((size_t)schedule->chunks, sizeof *latest, "the check of a schedule");
     c.done = done;
     TRY(check_single_actions(&c));
     TRY(check_each_once(&c));

@@ -53,30 +53,32 @@ static void number_edges(const struct schedule *s, struct edges *e)
             }
 }
 
-struct edges *edges_create(const struct schedule *s)
+struct edges *edges_create(const struct schedule *schedule)
 {
     struct edges *e = memory_zeroed(1, sizeof *e, "the edges of a schedule");
-    e->edge = memory_zeroed(4 * (size_t)s->stages, sizeof *e->edge, "the edges of a schedule");
+    e->edge = memory_zeroed(4 * (size_t)schedule->stages, sizeof *e->edge, "the edges of a schedule");
     for (int i = 0; i < 4; i++)
-        e->into[i / 2][i % 2] = memory_zeroed((size_t)s->stages, sizeof(int), "the edges of a schedule");
-    number_edges(s, e);
+        e->into[i / 2][i % 2] =
+            memory_zeroed((size_t)schedule->stages, sizeof(int), "the edges of a schedule");
+    number_edges(schedule, e);
     return e;
 }
 
-void edges_destroy(struct edges *e)
+void edges_destroy(struct edges *edges)
 {
-    if (e == NULL)
+    if (edges == NULL)
         return;
-    free(e->edge);
+    free(edges->edge);
     for (int i = 0; i < 4; i++)
-        free(e->into[i / 2][i % 2]);
-    free(e);
+        free(edges->into[i / 2][i % 2]);
+    free(edges);
 }
 
-int edge_of(const struct edges *e, const struct schedule *s, struct action t)
+int edge_of(const struct edges *edges, const struct schedule *schedule, struct action transfer)
 {
-    int receiver = transfer_receiver(t);
-    if (receiver < 0 || receiver >= s->stages)
+    int receiver = transfer_receiver(transfer);
+    if (receiver < 0 || receiver >= schedule->stages)
         return -1;
-    return e->into[action_traits(t.kind)->gradient][schedule_direction(s, t.microbatch)][receiver];
+    return edges->into[action_traits(transfer.kind)->gradient]
+                      [schedule_direction(schedule, transfer.microbatch)][receiver];
 }

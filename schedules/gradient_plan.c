@@ -25,9 +25,9 @@ static void pool_release(struct pool *pool, int index)
 }
 
 /* Walks the rank's list once. */
-void gradient_plan_create(const struct schedule *schedule, int rank, struct gradient_plan *out)
+void gradient_plan_create(const struct schedule *schedule, int pp_rank, struct gradient_plan *out)
 {
-    const struct action_list *list = &schedule->ranks[rank];
+    const struct action_list *list = &schedule->ranks[pp_rank];
     int m = schedule->m;
     size_t cells = (size_t)schedule->chunks * (size_t)m;
     struct pool pool = {.queue = memory_zeroed(cells + 1, sizeof *pool.queue, "a plan of gradient buffers")};
@@ -43,7 +43,7 @@ void gradient_plan_create(const struct schedule *schedule, int rank, struct grad
         if (action.kind == SEND_GRADIENT || (traits->backward_input && action.stage == 0))
             pool_release(&pool, *cell);
         bool passed_on = traits->backward_input && action.stage > 0 &&
-                         schedule_rank(schedule, action.stage - 1, action.microbatch) == rank;
+                         schedule_rank(schedule, action.stage - 1, action.microbatch) == pp_rank;
         if (passed_on)
             out->of[schedule_chunk(schedule, action.stage - 1, action.microbatch) * m + action.microbatch] =
                 *cell;

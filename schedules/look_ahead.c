@@ -79,19 +79,19 @@ static void count_ahead(const struct schedule *s, int *count)
 }
 
 /* Fixed point from above: a truncated part belongs to no solution, so the result is the longest one. */
-void schedule_look_ahead(const struct schedule *s, int *count)
+void schedule_look_ahead(const struct schedule *schedule, int *count)
 {
-    const size_t cells = (size_t)s->stages * (size_t)s->m;
+    const size_t cells = (size_t)schedule->stages * (size_t)schedule->m;
     AUTO_FREE int *at = memory_zeroed(2 * cells, sizeof *at, "looking ahead in a schedule");
-    AUTO_FREE int *seen = memory_zeroed((size_t)s->p, sizeof *seen, "looking ahead in a schedule");
+    AUTO_FREE int *seen = memory_zeroed((size_t)schedule->p, sizeof *seen, "looking ahead in a schedule");
     struct ends ends = {{at, at + cells}};
-    count_ahead(s, count);
-    memcpy(seen, count, (size_t)s->p * sizeof *seen);
-    record_ends(s, count, &ends);
-    stop_before_open_messages(s, &ends, count);
+    count_ahead(schedule, count);
+    memcpy(seen, count, (size_t)schedule->p * sizeof *seen);
+    record_ends(schedule, count, &ends);
+    stop_before_open_messages(schedule, &ends, count);
     for (bool changed = true; changed;) {
         changed = false;
-        for (int rank = 0; rank < s->p; rank++)
-            changed = truncate_peers(s, &ends, rank, seen, count) || changed;
+        for (int rank = 0; rank < schedule->p; rank++)
+            changed = truncate_peers(schedule, &ends, rank, seen, count) || changed;
     }
 }

@@ -104,21 +104,21 @@ static void find_windows(const struct schedule *s, int rank, struct offload_plan
     }
 }
 
-enum status offload_plan_create(const struct schedule *s, int rank, struct offload_plan **out)
+enum status offload_plan_create(const struct schedule *schedule, int rank, struct offload_plan **out)
 {
-    CHECK(s->has_transfers && rank >= 0 && rank < s->p);
-    size_t tensors = (size_t)s->chunks * (size_t)s->m;
+    CHECK(schedule->has_transfers && rank >= 0 && rank < schedule->p);
+    size_t tensors = (size_t)schedule->chunks * (size_t)schedule->m;
     struct offload_plan *plan = memory_zeroed(1, sizeof *plan, "an offload plan");
-    *plan = (struct offload_plan){.m = s->m, .chunks = s->chunks};
+    *plan = (struct offload_plan){.m = schedule->m, .chunks = schedule->chunks};
     allocate(plan, tensors);
     struct offload_window window = {.begins = memory_zeroed(tensors, sizeof(int), "an offload plan")};
     AUTO_FREE struct slot_lifetime *buffer = memory_zeroed(4 * tensors, sizeof *buffer, "an offload plan");
     AUTO_FREE bool *used = memory_zeroed(2 * tensors, sizeof *used, "an offload plan");
     struct slot_lifetimes whole;
-    slot_lifetimes_create(s, rank, &whole);
-    find_windows(s, rank, plan, &window);
+    slot_lifetimes_create(schedule, rank, &whole);
+    find_windows(schedule, rank, plan, &window);
     assign_slots(plan, &whole, &window, buffer, used);
-    enum status status = offload_plan_check(plan, s, rank);
+    enum status status = offload_plan_check(plan, schedule, rank);
     if (status == OK)
         *out = plan;
     else

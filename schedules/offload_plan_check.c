@@ -103,23 +103,23 @@ static enum status check_chunk(struct checker *c, enum lifetime lifetime, int ch
     return OK;
 }
 
-enum status offload_plan_check(const struct offload_plan *plan, const struct schedule *s, int rank)
+enum status offload_plan_check(const struct offload_plan *plan, const struct schedule *schedule, int rank)
 {
-    const size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    if (plan->m != s->m || plan->chunks != s->chunks)
+    const size_t tensors = (size_t)schedule->chunks * (size_t)schedule->m;
+    if (plan->m != schedule->m || plan->chunks != schedule->chunks)
         return fail(BAD_SCHEDULE, "offload: the plan is of %d chunks and %d microbatches, not of %d and %d",
-                    plan->chunks, plan->m, s->chunks, s->m);
-    struct checker c = {.plan = plan,
-                        .list = &s->ranks[rank],
-                        .forward = memory_zeroed(tensors, sizeof(int), "the check of an offload plan"),
-                        .backward = memory_zeroed(tensors, sizeof(int), "the check of an offload plan"),
-                        .uses =
-                            memory_zeroed(2 * (size_t)s->m, sizeof *c.uses, "the check of an offload plan")};
+                    plan->chunks, plan->m, schedule->chunks, schedule->m);
+    struct checker c = {
+        .plan = plan,
+        .list = &schedule->ranks[rank],
+        .forward = memory_zeroed(tensors, sizeof(int), "the check of an offload plan"),
+        .backward = memory_zeroed(tensors, sizeof(int), "the check of an offload plan"),
+        .uses = memory_zeroed(2 * (size_t)schedule->m, sizeof *c.uses, "the check of an offload plan")};
     enum status status = OK;
-    slot_lifetimes_create(s, rank, &c.whole);
-    find_actions(&c, s);
+    slot_lifetimes_create(schedule, rank, &c.whole);
+    find_actions(&c, schedule);
     for (int lifetime = 0; lifetime < OFFLOAD_LIFETIMES; lifetime++)
-        for (int chunk = 0; status == OK && chunk < s->chunks; chunk++)
+        for (int chunk = 0; status == OK && chunk < schedule->chunks; chunk++)
             status = check_chunk(&c, (enum lifetime)lifetime, chunk);
     slot_lifetimes_destroy(&c.whole);
     free(c.forward);

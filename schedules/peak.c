@@ -169,19 +169,19 @@ void slot_plan_destroy(struct slot_plan *plan)
     free(plan);
 }
 
-void slot_lifetimes_create(const struct schedule *s, int rank, struct slot_lifetimes *out)
+void slot_lifetimes_create(const struct schedule *schedule, int rank, struct slot_lifetimes *out)
 {
-    CHECK(s->has_transfers && rank >= 0 && rank < s->p);
-    size_t tensors = (size_t)s->chunks * (size_t)s->m;
+    CHECK(schedule->has_transfers && rank >= 0 && rank < schedule->p);
+    size_t tensors = (size_t)schedule->chunks * (size_t)schedule->m;
     struct slot_lifetime *all =
         memory_zeroed(PLANNED_LIFETIMES * tensors, sizeof *all, "the lifetimes of microbatches");
     for (size_t i = 0; i < PLANNED_LIFETIMES * tensors; i++)
         all[i] = (struct slot_lifetime){.begin = -1, .tensor = (int)(i % tensors)};
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
         out->of[lifetime] = all + (size_t)lifetime * tensors;
-    struct walk w = {.s = s, .rank = rank, .lifetimes = out->of};
-    for (int i = 0; i < s->ranks[rank].count; i++)
-        record(&w, s->ranks[rank].actions[i], i);
+    struct walk w = {.s = schedule, .rank = rank, .lifetimes = out->of};
+    for (int i = 0; i < schedule->ranks[rank].count; i++)
+        record(&w, schedule->ranks[rank].actions[i], i);
 }
 
 void slot_lifetimes_destroy(struct slot_lifetimes *lifetimes)
@@ -190,12 +190,12 @@ void slot_lifetimes_destroy(struct slot_lifetimes *lifetimes)
     *lifetimes = (struct slot_lifetimes){.of = {NULL}};
 }
 
-struct slot_plan *slot_plan_create(const struct schedule *s, int rank)
+struct slot_plan *slot_plan_create(const struct schedule *schedule, int rank)
 {
-    struct slot_plan *plan = plan_create(s);
+    struct slot_plan *plan = plan_create(schedule);
     struct slot_lifetimes lifetimes;
-    size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    slot_lifetimes_create(s, rank, &lifetimes);
+    size_t tensors = (size_t)schedule->chunks * (size_t)schedule->m;
+    slot_lifetimes_create(schedule, rank, &lifetimes);
     AUTO_FREE struct slot_lifetime *scratch = memory_zeroed(tensors, sizeof *scratch, "a slot plan");
     AUTO_FREE bool *used = memory_zeroed(tensors, sizeof *used, "a slot plan");
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)

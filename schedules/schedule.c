@@ -8,10 +8,10 @@
 #include <limits.h>
 #include <stdlib.h>
 
-bool schedule_rank_has_kind(const struct schedule *s, int rank, enum action_kind kind)
+bool schedule_rank_has_kind(const struct schedule *schedule, int rank, enum action_kind kind)
 {
-    for (int i = 0; i < s->ranks[rank].count; i++)
-        if (s->ranks[rank].actions[i].kind == kind)
+    for (int i = 0; i < schedule->ranks[rank].count; i++)
+        if (schedule->ranks[rank].actions[i].kind == kind)
             return true;
     return false;
 }
@@ -21,27 +21,27 @@ bool schedule_splits_backward(const struct schedule *schedule, int rank)
     return schedule_rank_has_kind(schedule, rank, BACKWARD_WEIGHT);
 }
 
-bool schedule_has_kind(const struct schedule *s, enum action_kind kind)
+bool schedule_has_kind(const struct schedule *schedule, enum action_kind kind)
 {
-    for (int rank = 0; rank < s->p; rank++)
-        if (schedule_rank_has_kind(s, rank, kind))
+    for (int rank = 0; rank < schedule->p; rank++)
+        if (schedule_rank_has_kind(schedule, rank, kind))
             return true;
     return false;
 }
 
-bool schedule_has_replicas(const struct schedule *s)
+bool schedule_has_replicas(const struct schedule *schedule)
 {
-    return s->chunks > s->v;
+    return schedule->chunks > schedule->v;
 }
 
-bool schedule_holds(const struct schedule *s, int rank, int stage)
+bool schedule_holds(const struct schedule *schedule, int rank, int stage)
 {
-    return s->rank_of[0][stage] == rank || s->rank_of[1][stage] == rank;
+    return schedule->rank_of[0][stage] == rank || schedule->rank_of[1][stage] == rank;
 }
 
-bool schedule_is_last(const struct schedule *s, int microbatch)
+bool schedule_is_last(const struct schedule *schedule, int microbatch)
 {
-    return microbatch == s->second_from - 1 || microbatch == s->m - 1;
+    return microbatch == schedule->second_from - 1 || microbatch == schedule->m - 1;
 }
 
 void action_list_add(struct action_list *list, struct action action)
@@ -63,15 +63,16 @@ static void add(struct schedule *s, struct action action)
     action_list_add(&s->ranks[rank], action);
 }
 
-void schedule_add(struct schedule *s, enum action_kind kind, int stage, int microbatch)
+void schedule_add(struct schedule *schedule, enum action_kind kind, int stage, int microbatch)
 {
-    add(s, (struct action){.kind = kind, .stage = stage, .microbatch = microbatch, .peer = -1});
+    add(schedule, (struct action){.kind = kind, .stage = stage, .microbatch = microbatch, .peer = -1});
 }
 
-void schedule_add_overlapping(struct schedule *s, enum action_kind kind, int stage, int microbatch)
+void schedule_add_overlapping(struct schedule *schedule, enum action_kind kind, int stage, int microbatch)
 {
-    add(s, (struct action){
-               .kind = kind, .stage = stage, .microbatch = microbatch, .peer = -1, .overlaps_next = true});
+    add(schedule,
+        (struct action){
+            .kind = kind, .stage = stage, .microbatch = microbatch, .peer = -1, .overlaps_next = true});
 }
 
 /* Sets the rank of a stage for one direction, and the index of the chunk on that rank. */
@@ -104,13 +105,17 @@ static struct schedule *allocate(const struct schedule *shape)
     return s;
 }
 
-struct schedule *schedule_create(const struct family *family, const struct schedule_options *o)
+struct schedule *schedule_create(const struct family *family, const struct schedule_options *options)
 {
     bool two_way = family->placement == PLACE_TWO_WAY;
-    struct schedule shape = {.family = family, .p = o->p, .m = o->m, .v = o->v, .stages = o->p * o->v};
-    shape.chunks = two_way ? 2 * o->v : o->v;
-    shape.group = o->microbatch_group_size;
-    shape.second_from = two_way ? (o->m + 1) / 2 : o->m;
+    struct schedule shape = {.family = family,
+                             .p = options->p,
+                             .m = options->m,
+                             .v = options->v,
+                             .stages = options->p * options->v};
+    shape.chunks = two_way ? 2 * options->v : options->v;
+    shape.group = options->microbatch_group_size;
+    shape.second_from = two_way ? (options->m + 1) / 2 : options->m;
     struct schedule *s = allocate(&shape);
     for (int direction = 0; direction < 2; direction++)
         for (int stage = 0; stage < s->stages; stage++)
@@ -145,17 +150,17 @@ struct schedule *schedule_create_custom(const struct custom_placement *given)
     return s;
 }
 
-void schedule_destroy(struct schedule *s)
+void schedule_destroy(struct schedule *schedule)
 {
-    if (s == NULL)
+    if (schedule == NULL)
         return;
     for (int direction = 0; direction < 2; direction++) {
-        free(s->rank_of[direction]);
-        free(s->chunk_of[direction]);
+        free(schedule->rank_of[direction]);
+        free(schedule->chunk_of[direction]);
     }
-    free(s->stage_of);
-    for (int rank = 0; s->ranks != NULL && rank < s->p; rank++)
-        free(s->ranks[rank].actions);
-    free(s->ranks);
-    free(s);
+    free(schedule->stage_of);
+    for (int rank = 0; schedule->ranks != NULL && rank < schedule->p; rank++)
+        free(schedule->ranks[rank].actions);
+    free(schedule->ranks);
+    free(schedule);
 }

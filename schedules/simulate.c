@@ -331,13 +331,13 @@ static void mark_path(const struct schedule *s, struct simulation *sim)
         sim->times[i].critical = true;
 }
 
-void simulation_total(const struct schedule *s, struct simulation *sim)
+void simulation_total(const struct schedule *schedule, struct simulation *simulation)
 {
-    for (int rank = 0; rank < s->p; rank++) {
-        struct rank_time *r = &sim->ranks[rank];
-        for (int i = 0; i < s->ranks[rank].count; i++) {
-            const struct action_time *time = &sim->times[sim->first[rank] + i];
-            if (!action_traits(s->ranks[rank].actions[i].kind)->computes)
+    for (int rank = 0; rank < schedule->p; rank++) {
+        struct rank_time *r = &simulation->ranks[rank];
+        for (int i = 0; i < schedule->ranks[rank].count; i++) {
+            const struct action_time *time = &simulation->times[simulation->first[rank] + i];
+            if (!action_traits(schedule->ranks[rank].actions[i].kind)->computes)
                 continue;
             if (r->first_start < 0.0)
                 r->first_start = time->start;
@@ -345,14 +345,14 @@ void simulation_total(const struct schedule *s, struct simulation *sim)
             r->last_end = time->end;
         }
     }
-    summarize(s, sim);
+    summarize(schedule, simulation);
 }
 
-int schedule_peak(const struct schedule *s, int rank)
+int schedule_peak(const struct schedule *schedule, int rank)
 {
     int held = 0, peak = 0;
-    for (int i = 0; i < s->ranks[rank].count; i++) {
-        const struct action_traits *traits = action_traits(s->ranks[rank].actions[i].kind);
+    for (int i = 0; i < schedule->ranks[rank].count; i++) {
+        const struct action_traits *traits = action_traits(schedule->ranks[rank].actions[i].kind);
         held += traits->forward ? 1 : 0;
         peak = held > peak ? held : peak;
         held -= traits->backward_weight ? 1 : 0;
@@ -360,29 +360,30 @@ int schedule_peak(const struct schedule *s, int rank)
     return peak;
 }
 
-struct simulation *simulation_create(const struct schedule *s)
+struct simulation *simulation_create(const struct schedule *schedule)
 {
     struct simulation *sim = memory_zeroed(1, sizeof *sim, "a simulation");
-    sim->p = s->p;
+    sim->p = schedule->p;
     sim->last = -1;
-    sim->ranks = memory_zeroed((size_t)s->p, sizeof *sim->ranks, "the ranks of a simulation");
-    sim->first = memory_zeroed((size_t)s->p + 1, sizeof *sim->first, "the ranks of a simulation");
-    for (int rank = 0; rank < s->p; rank++) {
-        sim->first[rank + 1] = sim->first[rank] + s->ranks[rank].count;
+    sim->ranks = memory_zeroed((size_t)schedule->p, sizeof *sim->ranks, "the ranks of a simulation");
+    sim->first = memory_zeroed((size_t)schedule->p + 1, sizeof *sim->first, "the ranks of a simulation");
+    for (int rank = 0; rank < schedule->p; rank++) {
+        sim->first[rank + 1] = sim->first[rank] + schedule->ranks[rank].count;
         sim->ranks[rank].first_start = -1.0;
     }
-    sim->times = memory_zeroed((size_t)sim->first[s->p], sizeof *sim->times, "the actions of a simulation");
+    sim->times =
+        memory_zeroed((size_t)sim->first[schedule->p], sizeof *sim->times, "the actions of a simulation");
     return sim;
 }
 
-void simulation_destroy(struct simulation *sim)
+void simulation_destroy(struct simulation *simulation)
 {
-    if (sim == NULL)
+    if (simulation == NULL)
         return;
-    free(sim->ranks);
-    free(sim->first);
-    free(sim->times);
-    free(sim);
+    free(simulation->ranks);
+    free(simulation->first);
+    free(simulation->times);
+    free(simulation);
 }
 
 static void simulator_fini(struct simulator *x)
@@ -429,16 +430,16 @@ static void simulator_init(struct simulator *x)
         x->edge_free[edge].by = -1;
 }
 
-enum status simulate(const struct schedule *s, const struct cost_table *costs, struct schedule_error *why,
-                     struct simulation **out)
+enum status simulate(const struct schedule *schedule, const struct cost_table *costs,
+                     struct schedule_error *why, struct simulation **out)
 {
     struct schedule_error unused;
-    struct simulator x = {.s = s, .costs = costs, .sim = simulation_create(s)};
+    struct simulator x = {.s = schedule, .costs = costs, .sim = simulation_create(schedule)};
     simulator_init(&x);
     enum status status = run(&x, why != NULL ? why : &unused);
     if (status == OK) {
-        summarize(s, x.sim);
-        mark_path(s, x.sim);
+        summarize(schedule, x.sim);
+        mark_path(schedule, x.sim);
         *out = x.sim;
     } else {
         simulation_destroy(x.sim);

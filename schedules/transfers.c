@@ -154,24 +154,24 @@ static void merge_into(struct schedule *s, const struct simulation *sim, const s
     s->has_transfers = true;
 }
 
-enum status schedule_add_transfers(struct schedule *s)
+enum status schedule_add_transfers(struct schedule *schedule)
 {
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}, .b = 0.5, .pair_overlap = 1.0};
-    return schedule_add_transfers_by(s, &units);
+    return schedule_add_transfers_by(schedule, &units);
 }
 
-enum status schedule_add_transfers_by(struct schedule *s, const struct cost_table *times)
+enum status schedule_add_transfers_by(struct schedule *schedule, const struct cost_table *times)
 {
-    CHECK(!s->has_transfers);
+    CHECK(!schedule->has_transfers);
     struct simulation *sim = NULL;
-    TRY(simulate(s, times, NULL, &sim));
+    TRY(simulate(schedule, times, NULL, &sim));
 
-    const size_t cells = (size_t)s->stages * (size_t)s->m;
+    const size_t cells = (size_t)schedule->stages * (size_t)schedule->m;
     AUTO_FREE struct event *events = memory_zeroed(2 * cells, sizeof *events, "the transfers of a schedule");
     AUTO_FREE double *ends = memory_zeroed(2 * cells, sizeof *ends, "the transfers of a schedule");
     double *const end[2] = {ends, ends + cells};
-    record_ends(s, sim, end);
-    merge_into(s, sim, events, find_events(s, end, events));
+    record_ends(schedule, sim, end);
+    merge_into(schedule, sim, events, find_events(schedule, end, events));
     simulation_destroy(sim);
     return OK;
 }

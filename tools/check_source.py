@@ -16,8 +16,6 @@ import collections
 import fnmatch
 import os
 import re
-import shutil
-import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -512,20 +510,6 @@ def private_word(source):
 
 # ---- The files ------------------------------------------------------------------------------------
 
-def tree_files(root):
-    """Tracked files and new ones that git does not ignore; without git, everything but build folders."""
-    listed = b""
-    if shutil.which("git"):
-        listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                                capture_output=True, check=False).stdout
-    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
-    if not names:
-        for folder, folders, files in os.walk(root):
-            folders[:] = [f for f in folders if f not in (".git", "runs", "__pycache__") and not f.startswith("build")]
-            names += [os.path.relpath(os.path.join(folder, name), root) for name in files]
-    return sorted({name for name in names if os.path.isfile(os.path.join(root, name))})
-
-
 def kinds_of(source):
     """The kinds of a file for rules: its suffix, and those that follow from its first line."""
     kinds = {source.kind}
@@ -537,17 +521,20 @@ def kinds_of(source):
 
 
 def functions_of(source):
-    """(name, line, whether it is defined here) of each function of a header."""
+    """(name, line, whether it is defined here, whether it is static, parameters) of each function of a file."""
     for start, _, text, body in top_level(source):
-        match = re.search(r"(\w+)\s*\(", ATTRIBUTES.sub(" ", text))
-        if match and not match.group(1).isupper():
-            yield match.group(1), first_text(source, start), body is not None
+        text = ATTRIBUTES.sub(" ", text)
+        match = re.search(r"(\w+)\s*\(", text)
+        if match and not match.group(1).isupper() and not re.search(r"\btypedef\b|=", text):
+            yield (match.group(1), first_text(source, start), body is not None, bool(re.search(r"\bstatic\b", text)),
+                   check_tree.parameters_of(text, match.end()))
 
 
-def check(root, exempt, only_tests=()):
+def check(root, exempt, only_tests=(), several=()):
     """All findings in the tree at `root`, as (path, line, rule, sentence)."""
     complaints, used, names, functions, included = [], set(), collections.Counter(), {}, []
-    for path in tree_files(root):
+    declared, defined = {}, {}
+    for path in check_tree.tree_files(root):
         if matches(path, DATA) or os.path.getsize(os.path.join(root, path)) > 4 << 20:
             continue
         source = Source(root, path)
@@ -556,8 +543,11 @@ def check(root, exempt, only_tests=()):
         if source.kind in C_FILES and not is_test(path):
             names.update(re.findall(r"\w+", source.code))
             included += [(path, line, name) for line, name, quoted in source.includes() if quoted]
-            if source.kind in (".h", ".cuh"):
-                functions.update({name: (path, *where) for name, *where in functions_of(source)})
+            for name, where, is_body, is_static, parameters in functions_of(source):
+                if source.kind in (".h", ".cuh"):
+                    functions[name] = (path, where, is_body)
+                if not is_static and (is_body or source.kind in (".h", ".cuh")):
+                    (defined if is_body else declared).setdefault(name, (path, where, parameters))
         kinds = kinds_of(source)
         for name, (suffixes, function) in RULES.items():
             found = list(function(source)) if kinds & set(suffixes) else []
@@ -568,6 +558,7 @@ def check(root, exempt, only_tests=()):
     for name, path in sorted(set(exempt) - used):
         complaints.append((path, 1, name, "the exemption in tools/check_source.py is not needed: remove it"))
     return sorted([*complaints, *check_tree.call_complaints(names, functions, only_tests),
+                   *check_tree.home_complaints(declared, defined, several),
                    *check_tree.reader_complaints(root, included)])
 
 
@@ -575,21 +566,19 @@ def main(arguments):
     if arguments == ["--list"]:
         for name, (_, function) in RULES.items():
             print(f"{name:24} {function.__doc__}")
-        print(f"{'uncalled':24} A function of a header is called, and not by tests only.")
-        print(f"{'folder-size':24} A folder has at most 25 files.")
-        print(f"{'folder-readme':24} A folder has a short README.md; \"Included by\" in it lists all that include it.")
-        print(f"{'reading-map':24} docs/reading.md links every public header.")
+        for name, about in check_tree.RULES.items():
+            print(f"{name:24} {about}")
         return 0
     if arguments and arguments[0] == "--root" and len(arguments) == 2:
-        root, exempt, only_tests = arguments[1], {}, {}
+        root, exempt, only_tests, several = arguments[1], {}, {}, {}
     elif not arguments:
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        exempt, only_tests = EXEMPT, check_tree.ONLY_TESTS
+        exempt, only_tests, several = EXEMPT, check_tree.ONLY_TESTS, check_tree.OF_SEVERAL
     else:
         print("usage: tools/check_source.py [--list | --root FOLDER]", file=sys.stderr)
         return 2
-    paths = tree_files(root)
-    complaints = sorted([*check(root, exempt, only_tests), *check_tree.folder_complaints(root, paths),
+    paths = check_tree.tree_files(root)
+    complaints = sorted([*check(root, exempt, only_tests, several), *check_tree.folder_complaints(root, paths),
                          *check_tree.map_complaints(root, paths)])
     for path, line, name, sentence in complaints:
         print(f"{path}:{line}: {sentence} [{name}]")

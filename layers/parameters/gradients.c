@@ -64,10 +64,10 @@ static enum status check_buckets(const struct weights *w)
     return OK;
 }
 
-enum status gradients_check(const struct gradients *g)
+enum status gradients_check(const struct gradients *gradients)
 {
-    TRY(check_layers(g->weights));
-    return check_buckets(g->weights);
+    TRY(check_layers(gradients->weights));
+    return check_buckets(gradients->weights);
 }
 
 /* ---- a step ---- */
@@ -79,50 +79,52 @@ static const struct held_layer *layer_of(const struct gradients *g, int layer)
     return held;
 }
 
-enum status gradients_zero(struct gradients *g, struct stream *compute)
+enum status gradients_zero(struct gradients *gradients, struct stream *compute)
 {
-    CHECK_USE(gradients_check(g));
-    memset(g->ready, 0, (size_t)g->weights->layer_count * sizeof *g->ready);
-    return fill(compute, (struct fill){.out = g->weights->flat_gradient, .value = 0.0F});
+    CHECK_USE(gradients_check(gradients));
+    memset(gradients->ready, 0, (size_t)gradients->weights->layer_count * sizeof *gradients->ready);
+    return fill(compute, (struct fill){.out = gradients->weights->flat_gradient, .value = 0.0F});
 }
 
-enum status gradients_begin(struct gradients *g, struct stream *compute, int layer)
+enum status gradients_begin(struct gradients *gradients, struct stream *compute, int layer)
 {
-    return g->ops->begin != NULL ? g->ops->begin(g, compute, layer_of(g, layer)) : OK;
+    return gradients->ops->begin != NULL
+               ? gradients->ops->begin(gradients, compute, layer_of(gradients, layer))
+               : OK;
 }
 
-enum status gradients_end(struct gradients *g, struct stream *compute, int layer, bool is_last)
+enum status gradients_end(struct gradients *gradients, struct stream *compute, int layer, bool is_last)
 {
-    if (g->ops->end != NULL)
-        TRY(g->ops->end(g, compute, layer_of(g, layer)));
-    return is_last ? gradients_mark_ready(g, compute, layer) : OK;
+    if (gradients->ops->end != NULL)
+        TRY(gradients->ops->end(gradients, compute, layer_of(gradients, layer)));
+    return is_last ? gradients_mark_ready(gradients, compute, layer) : OK;
 }
 
-enum status gradients_mark_ready(struct gradients *g, struct stream *compute, int layer)
+enum status gradients_mark_ready(struct gradients *gradients, struct stream *compute, int layer)
 {
-    const struct held_layer *held = layer_of(g, layer);
-    bool *ready = &g->ready[held - g->weights->layers];
+    const struct held_layer *held = layer_of(gradients, layer);
+    bool *ready = &gradients->ready[held - gradients->weights->layers];
     if (*ready)
         return fail(BAD_ARGUMENT, "gradients of layer %d: marked ready twice in one step", layer);
     *ready = true;
-    return g->ops->mark_ready != NULL ? g->ops->mark_ready(g, compute, held) : OK;
+    return gradients->ops->mark_ready != NULL ? gradients->ops->mark_ready(gradients, compute, held) : OK;
 }
 
-enum status gradients_finish_reduce(struct gradients *g, struct stream *compute)
+enum status gradients_finish_reduce(struct gradients *gradients, struct stream *compute)
 {
-    for (int l = 0; l < g->weights->layer_count; l++)
-        if (!g->ready[l])
+    for (int l = 0; l < gradients->weights->layer_count; l++)
+        if (!gradients->ready[l])
             return fail(BAD_ARGUMENT, "gradients of layer %d: never marked ready in this step",
-                        g->weights->layers[l].layer);
-    return g->ops->finish_reduce(g, compute);
+                        gradients->weights->layers[l].layer);
+    return gradients->ops->finish_reduce(gradients, compute);
 }
 
-bool gradients_communicates(const struct gradients *g, bool is_last)
+bool gradients_communicates(const struct gradients *gradients, bool is_last)
 {
-    return g->ops->communicates(g, is_last);
+    return gradients->ops->communicates(gradients, is_last);
 }
 
-struct layer_arena *gradients_arena(struct gradients *g)
+struct layer_arena *gradients_arena(struct gradients *gradients)
 {
-    return g->ops->arena != NULL ? g->ops->arena(g) : NULL;
+    return gradients->ops->arena != NULL ? gradients->ops->arena(gradients) : NULL;
 }

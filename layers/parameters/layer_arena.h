@@ -43,7 +43,7 @@ int layer_arena_find(const struct layer_arena *arena, int layer);
 /* Returns true if two layers do not fit next to each other; -1 fits everywhere. */
 bool layer_arena_collide(const struct layer_arena *arena, int a, int b);
 
-/* Assigns the next slot to a layer, on `stream`, after its previous contents have been released. */
+/* Assigns the next slot, *out, to a layer, on `stream`, after its previous contents have been released. */
 MUST_USE enum status layer_arena_acquire(struct layer_arena *arena, int layer, struct stream *stream,
-                                         int *slot);
+                                         int *out);
 void layer_arena_release(struct layer_arena *arena, int slot, struct event released);

@@ -78,10 +78,6 @@ struct params {
     int *begin;      // [layer_count + 1]: first parameter of layer i - 1; begin[layer_count] is `count`
 };
 
-/* Declares all parameters of the model for these degrees, layer by layer (layers/model.c). The recipe has
- * checked divisibility. */
-MUST_USE enum status params_declare(const struct model_config *model, const struct degrees *degrees,
-                                    bool sequence_parallel, struct params *out);
 /* An empty list for layers LAYER_EMBEDDING .. layer_count - 2, to be filled through declare.h. */
 void params_create(int layer_count, struct params *out);
 void params_free(struct params *params);
@@ -104,9 +100,6 @@ void param_initial_values(const struct param *param, uint64_t seed, const struct
 
 /* Returns the index of a parameter by name; -1 if there is none. */
 int params_find(const struct params *params, const char *name);
-
-/* The number of elements of all parameters of the model, without padding; a tied weight counts once. */
-MUST_USE enum status model_parameter_count(const struct model_config *model, int64_t *out);
 
 /* Returns the number of neighbouring tp ranks that share key/value heads: 1 while tp <= groups. */
 int params_kv_replicas(const struct model_config *model, int tp);

@@ -120,10 +120,10 @@ static bool own_part(const struct weights *w, int index, int rank, struct owned_
     return begin < end;
 }
 
-bool weights_owned_rows(const struct weights *w, int row, int rank, int64_t *begin, int64_t *count)
+bool weights_owned_rows(const struct weights *weights, int row, int rank, int64_t *begin, int64_t *count)
 {
     struct owned_param owned;
-    if (w->held_of_param[row] < 0 || !own_part(w, w->held_of_param[row], rank, &owned))
+    if (weights->held_of_param[row] < 0 || !own_part(weights, weights->held_of_param[row], rank, &owned))
         return false;
     *begin = owned.begin;
     *count = owned.count;
@@ -277,18 +277,20 @@ static void point_owned(struct weights *w, bool training)
     }
 }
 
-struct tensor weights_gradient_slice(const struct weights *w, int bucket)
+struct tensor weights_gradient_slice(const struct weights *weights, int bucket)
 {
-    return tensor_1d((float *)w->gradient.data + slices_before(w, bucket, true), F32,
-                     w->plan.buckets[bucket].counts[w->rank]);
+    return tensor_1d((float *)weights->gradient.data + slices_before(weights, bucket, true), F32,
+                     weights->plan.buckets[bucket].counts[weights->rank]);
 }
 
-struct tensor weights_value_slice(const struct weights *w, int bucket)
+struct tensor weights_value_slice(const struct weights *weights, int bucket)
 {
-    const struct held_param *first = &w->list[w->plan.buckets[bucket].first];
-    int source = first->second_use ? w->plan.bucket_of[w->held_of_param[first->param->tie]] : bucket;
-    char *begin = (char *)w->value.data + (size_t)slices_before(w, source, false) * dtype_bytes(w->main);
-    return tensor_1d(begin, w->main, w->plan.buckets[source].counts[w->rank]);
+    const struct held_param *first = &weights->list[weights->plan.buckets[bucket].first];
+    int source =
+        first->second_use ? weights->plan.bucket_of[weights->held_of_param[first->param->tie]] : bucket;
+    char *begin = (char *)weights->value.data +
+                  (size_t)slices_before(weights, source, false) * dtype_bytes(weights->main);
+    return tensor_1d(begin, weights->main, weights->plan.buckets[source].counts[weights->rank]);
 }
 
 /* ---- creation ---- */
@@ -426,16 +428,16 @@ static enum status initialize_values(struct weights *w, struct stream *stream, u
     return OK;
 }
 
-enum status weights_initialize(struct weights *w, struct stream *stream, uint64_t seed)
+enum status weights_initialize(struct weights *weights, struct stream *stream, uint64_t seed)
 {
     // Padding, gaps and moments start at zero and stay zero, because their gradients are zero. Host memory is
     // allocated zeroed.
-    struct buffer *all[] = {&w->value, &w->m, &w->v, &w->master};
+    struct buffer *all[] = {&weights->value, &weights->m, &weights->v, &weights->master};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->bytes > 0 && all[i]->part != PART_HOST)
             TRY(fill(stream, (struct fill){.out = whole(all[i]), .value = 0.0F}));
-    TRY(initialize_values(w, stream, seed));
-    w->updated = stream_record(stream);
+    TRY(initialize_values(weights, stream, seed));
+    weights->updated = stream_record(stream);
     return OK;
 }
 
@@ -462,14 +464,14 @@ static enum status set_rows(struct weights *w, struct stream *stream, const stru
                                       .out = tensor_1d(master, F32, (last - first) * columns)});
 }
 
-enum status weights_set(struct weights *w, struct stream *stream, const struct held_param *held,
+enum status weights_set(struct weights *weights, struct stream *stream, const struct held_param *held,
                         const float *host)
 {
     enum { STAGING_ELEMENTS = 1 << 20 };
     int64_t rows = held->slice.padded[0], columns = columns_of(held);
-    CHECK(w->zero_stage < 3);
+    CHECK(weights->zero_stage < 3);
     CHECK_USE(slice_check(&held->slice, held->param->dim));
-    if (w->working == F32) {
+    if (weights->working == F32) {
         TRY(copy_to_device(stream, held->weight.data, host, tensor_bytes(held->weight)));
         return stream_sync(stream);
     }
@@ -477,27 +479,29 @@ enum status weights_set(struct weights *w, struct stream *stream, const struct h
     int64_t each = columns < STAGING_ELEMENTS ? STAGING_ELEMENTS / columns : 1;
     each = each < rows ? each : rows;
     enum status status =
-        buffer_alloc(w->device, PART_WORKSPACE, (size_t)(each * columns) * sizeof(float), &staging);
+        buffer_alloc(weights->device, PART_WORKSPACE, (size_t)(each * columns) * sizeof(float), &staging);
     for (int64_t begin = 0; status == OK && begin < rows; begin += each)
-        status = set_rows(w, stream, held, host, &staging, begin, begin + each < rows ? each : rows - begin);
+        status =
+            set_rows(weights, stream, held, host, &staging, begin, begin + each < rows ? each : rows - begin);
     if (status == OK)
         status = stream_sync(stream);
     buffer_free(&staging);
-    w->updated = stream_record(stream);
+    weights->updated = stream_record(stream);
     return status;
 }
 
-enum status weights_gather(struct weights *w, struct stream *stream)
+enum status weights_gather(struct weights *weights, struct stream *stream)
 {
-    bool whole_values = w->zero_stage == 1 || w->zero_stage == 2;
-    for (int b = 0; b < w->plan.count && whole_values; b++) {
-        const struct bucket *bucket = &w->plan.buckets[b];
-        char *begin = (char *)w->value.data + (size_t)values_begin(w, bucket) * dtype_bytes(w->working);
-        struct tensor values = tensor_1d(begin, w->working, bucket->end - bucket->begin);
-        if (has_values(w, bucket))
-            TRY(group_all_gather_v(w->group_of[b], stream, values, bucket->counts));
+    bool whole_values = weights->zero_stage == 1 || weights->zero_stage == 2;
+    for (int b = 0; b < weights->plan.count && whole_values; b++) {
+        const struct bucket *bucket = &weights->plan.buckets[b];
+        char *begin = (char *)weights->value.data +
+                      (size_t)values_begin(weights, bucket) * dtype_bytes(weights->working);
+        struct tensor values = tensor_1d(begin, weights->working, bucket->end - bucket->begin);
+        if (has_values(weights, bucket))
+            TRY(group_all_gather_v(weights->group_of[b], stream, values, bucket->counts));
     }
-    w->updated = stream_record(stream);
+    weights->updated = stream_record(stream);
     return OK;
 }
 
@@ -538,12 +542,13 @@ struct philox stochastic_named(uint64_t seed, const char *param_name)
     return philox_named(seed, name);
 }
 
-struct stochastic owned_stochastic(const struct weights *w, const struct owned_param *owned, uint64_t seed)
+struct stochastic owned_stochastic(const struct weights *weights, const struct owned_param *owned,
+                                   uint64_t seed)
 {
     const struct param *param = owned->held->param;
     const struct slice slice = owned_slice(owned);
     return (struct stochastic){
-        .generator = stochastic_named(seed, original_name(w, param)),
+        .generator = stochastic_named(seed, original_name(weights, param)),
         .begin = slice.begin[0] * param->dim[1] + slice.begin[1],
         .width = columns_of(owned->held),
         .columns = param->dim[1],

@@ -2,6 +2,7 @@
 #include "planner/memory/memory_formula.h"
 
 #include "base/memory.h"
+#include "layers/model.h"
 #include "planner/memory/memory_states.h"
 #include "planner/recipe/planned_recipe.h"
 #include "trainer/engine/activations/stash.h"

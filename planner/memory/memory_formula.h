@@ -38,7 +38,7 @@ MUST_USE enum status memory_formula(const struct run *run, int rank, int threads
 MUST_USE enum status memory_formula_max(const struct run *run, int threads, int64_t *bytes);
 void memory_table_free(struct memory_table *table);
 
-/* ---- memory_assumed.c ---- */
+/* ---- memory_formula_assumed.c ---- */
 
 /* The section `assume` of a recipe, as far as it changes the memory formula (memory_formula.h). */
 

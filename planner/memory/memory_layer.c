@@ -166,21 +166,21 @@ static void add_mlp(const struct memory_shape *s, struct memory_items *items)
     add_branch_end(s, items);
 }
 
-struct memory_items memory_of_block(const struct memory_shape *s)
+struct memory_items memory_of_block(const struct memory_shape *shape)
 {
     struct memory_items items = {.count = 0};
-    int64_t stream = local_of(s) * s->model->hidden_size;
-    add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "input", stream);
-    add_norm(s, &items);
-    add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
-    add_attention(s, &items);
-    if (s->model->block_type == BLOCK_SEQUENTIAL)
-        add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "between the branches", stream);
-    if (s->model->block_type != BLOCK_PARALLEL) {
-        add_norm(s, &items);
-        add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
+    int64_t stream = local_of(shape) * shape->model->hidden_size;
+    add_item(shape, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "input", stream);
+    add_norm(shape, &items);
+    add_item(shape, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
+    add_attention(shape, &items);
+    if (shape->model->block_type == BLOCK_SEQUENTIAL)
+        add_item(shape, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "between the branches", stream);
+    if (shape->model->block_type != BLOCK_PARALLEL) {
+        add_norm(shape, &items);
+        add_item(shape, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
     }
-    add_mlp(s, &items);
+    add_mlp(shape, &items);
     return items;
 }
 
@@ -222,73 +222,76 @@ static void add_quantized(const struct memory_shape *s, struct memory_items *ite
     add_statistic(s, items, SCRATCH, 0, "bias before rounding", outputs);
 }
 
-int64_t memory_block_scratch(const struct memory_shape *s)
+int64_t memory_block_scratch(const struct memory_shape *shape)
 {
     int64_t bytes[2];
     for (int branch = 0; branch < 2; branch++) {
-        int64_t width = branch == 0 ? heads_of(s) * s->model->kv_channels : s->model->ffn_hidden_size / s->tp;
+        int64_t width = branch == 0 ? heads_of(shape) * shape->model->kv_channels
+                                    : shape->model->ffn_hidden_size / shape->tp;
         struct memory_items items = {.count = 0};
-        add_column_scratch(s, &items);
-        add_row_scratch(s, &items);
-        if (branch == 0 || model_is_gated(s->model)) // computed in place without a gate
-            add_item(s, &items, SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
-        if (branch == 0 && s->model->qk_layernorm)
-            add_item(s, &items, SCRATCH, 0, "gradient of q, k after their norms",
-                     tokens_of(s) * (heads_of(s) + kv_heads_of(s)) * s->model->kv_channels);
-        add_quantized(s, &items, s->model->hidden_size, branch == 0 ? fused_of(s) : before_of(s));
-        add_quantized(s, &items, width, s->model->hidden_size);
+        add_column_scratch(shape, &items);
+        add_row_scratch(shape, &items);
+        if (branch == 0 || model_is_gated(shape->model)) // computed in place without a gate
+            add_item(shape, &items, SCRATCH, 0, "gradient inside the branch", tokens_of(shape) * width);
+        if (branch == 0 && shape->model->qk_layernorm)
+            add_item(shape, &items, SCRATCH, 0, "gradient of q, k after their norms",
+                     tokens_of(shape) * (heads_of(shape) + kv_heads_of(shape)) * shape->model->kv_channels);
+        add_quantized(shape, &items, shape->model->hidden_size,
+                      branch == 0 ? fused_of(shape) : before_of(shape));
+        add_quantized(shape, &items, width, shape->model->hidden_size);
         bytes[branch] = memory_of_lifetime(&items, SCRATCH);
     }
-    if (s->model->block_type != BLOCK_SEQUENTIAL)
+    if (shape->model->block_type != BLOCK_SEQUENTIAL)
         return bytes[0] + bytes[1];
     return bytes[0] > bytes[1] ? bytes[0] : bytes[1];
 }
 
-struct memory_items memory_of_embedding(const struct memory_shape *s)
+struct memory_items memory_of_embedding(const struct memory_shape *shape)
 {
     struct memory_items items = {.count = 0};
-    int64_t hidden = s->model->hidden_size;
-    add_item(s, &items, SCRATCH, 0, "partial output", tokens_of(s) * hidden);
-    if (s->model->embed_layernorm) {
-        add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "embedding: norm's input", local_of(s) * hidden);
-        add_norm(s, &items);
-        add_item(s, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding's norm",
-                 local_of(s) * hidden);
+    int64_t hidden = shape->model->hidden_size;
+    add_item(shape, &items, SCRATCH, 0, "partial output", tokens_of(shape) * hidden);
+    if (shape->model->embed_layernorm) {
+        add_item(shape, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "embedding: norm's input",
+                 local_of(shape) * hidden);
+        add_norm(shape, &items);
+        add_item(shape, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding's norm",
+                 local_of(shape) * hidden);
     }
-    add_item(s, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding", local_of(s) * hidden);
-    if (s->sequence_parallel)
-        add_item(s, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding, all tokens",
-                 tokens_of(s) * hidden);
+    add_item(shape, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding", local_of(shape) * hidden);
+    if (shape->sequence_parallel)
+        add_item(shape, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding, all tokens",
+                 tokens_of(shape) * hidden);
     return items;
 }
 
-int64_t memory_head_rows(const struct memory_shape *s)
+int64_t memory_head_rows(const struct memory_shape *shape)
 {
-    int64_t rows = (s->model->vocab_size + s->tp - 1) / s->tp,
-            multiple = s->model->make_vocab_size_divisible_by;
+    int64_t rows = (shape->model->vocab_size + shape->tp - 1) / shape->tp,
+            multiple = shape->model->make_vocab_size_divisible_by;
     return (rows + multiple - 1) / multiple * multiple;
 }
 
-struct memory_items memory_of_head(const struct memory_shape *s)
+struct memory_items memory_of_head(const struct memory_shape *shape)
 {
     struct memory_items items = {.count = 0};
-    int64_t stream = local_of(s) * s->model->hidden_size, rows = memory_head_rows(s);
-    add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "head: input", stream);
-    add_norm(s, &items);
-    add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, 0, "head: norm's output", stream);
-    const int logits = s->assume.logits > 0 ? s->assume.logits : s->assume.activation;
-    add_bytes(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, 0, "logits, then their gradient",
-              tokens_of(s) * rows * logits * (s->assume.whole_logits ? s->tp : 1));
-    add_statistic(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "loss: maxima", tokens_of(s));
-    add_statistic(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "loss: sums and the label's logits",
-                  2 * tokens_of(s));
-    add_column_scratch(s, &items);
+    int64_t stream = local_of(shape) * shape->model->hidden_size, rows = memory_head_rows(shape);
+    add_item(shape, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "head: input", stream);
+    add_norm(shape, &items);
+    add_item(shape, &items, KEEP_UNTIL_BACKWARD_WEIGHT, 0, "head: norm's output", stream);
+    const int logits = shape->assume.logits > 0 ? shape->assume.logits : shape->assume.activation;
+    add_bytes(shape, &items, KEEP_UNTIL_BACKWARD_WEIGHT, 0, "logits, then their gradient",
+              tokens_of(shape) * rows * logits * (shape->assume.whole_logits ? shape->tp : 1));
+    add_statistic(shape, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "loss: maxima", tokens_of(shape));
+    add_statistic(shape, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "loss: sums and the label's logits",
+                  2 * tokens_of(shape));
+    add_column_scratch(shape, &items);
     return items;
 }
 
-int64_t memory_stream_bytes(const struct memory_shape *s)
+int64_t memory_stream_bytes(const struct memory_shape *shape)
 {
-    return local_of(s) * s->model->hidden_size * s->assume.activation;
+    return local_of(shape) * shape->model->hidden_size * shape->assume.activation;
 }
 
 int64_t memory_of_lifetime(const struct memory_items *items, enum lifetime lifetime)
@@ -299,9 +302,9 @@ int64_t memory_of_lifetime(const struct memory_items *items, enum lifetime lifet
     return bytes;
 }
 
-int64_t memory_kept_of_block(const struct memory_shape *s, unsigned modules)
+int64_t memory_kept_of_block(const struct memory_shape *shape, unsigned modules)
 {
-    struct memory_items items = memory_of_block(s);
+    struct memory_items items = memory_of_block(shape);
     int64_t bytes = items.list[0].bytes;
     for (int i = 1; i < items.count; i++) {
         const struct memory_item *item = &items.list[i];

@@ -4,6 +4,7 @@
 #include "base/machine.h"
 #include "base/memory.h"
 #include "kernels/device_plan.h"
+#include "layers/model.h"
 #include "parallel/observe_world.h"
 #include "planner/memory/memory_layer.h"
 #include "trainer/checkpoint/checkpoint.h"

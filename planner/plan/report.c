@@ -2,6 +2,7 @@
 #include "planner/plan/report.h"
 
 #include "base/memory.h"
+#include "layers/model.h"
 #include "planner/memory/memory_formula.h"
 #include "planner/memory/memory_states.h"
 #include "planner/plan/memory_plan.h"

@@ -111,7 +111,8 @@ static void add_lost(struct lane *lane, double now_s)
     }
 }
 
-void lane_change_speed(struct predictor *p, struct lane *lane, double overlap, double crowding, double now_s)
+void lane_change_speed(struct predictor *predictor, struct lane *lane, double overlap, double crowding,
+                       double now_s)
 {
     const double before = lane->overlap * lane->crowding, after = overlap * crowding;
     if (!(before < after || before > after))
@@ -124,7 +125,7 @@ void lane_change_speed(struct predictor *p, struct lane *lane, double overlap, d
     lane->crowding = crowding;
     lane->slowed = lane->slowed || after > 1.0;
     lane->end_s = lane->left_s > 0.0 ? now_s + lane->left_s * after : now_s;
-    lane_heap_update(p, lane);
+    lane_heap_update(predictor, lane);
 }
 
 /* Updates the end of the ops in progress on the rank's compute lane, if any, after a change at `now_s`. */

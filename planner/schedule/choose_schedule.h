@@ -34,7 +34,7 @@ struct planned_run {
 MUST_USE enum status planned_run_make(const struct recipe *recipe, int rank, struct planned_run *out);
 void planned_run_free(struct planned_run *planned);
 
-/* ---- choose_named.c ---- */
+/* ---- choose_schedule_named.c ---- */
 
 /* Replaces run->schedule by the named schedule with the shortest predicted step that fits, if its step is
  * shorter or run->schedule does not fit. Schedules that hold weights twice are not considered. A run that

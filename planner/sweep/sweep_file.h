@@ -69,7 +69,7 @@ int sweep_value(const struct sweep_file *file, int64_t number, int axis);
 /* "tp=2 pp=4 pipeline.schedule=1f1b": overrides of the recipe. */
 void sweep_layout_text(const struct sweep_file *file, int64_t number, struct text *out);
 
-/* ---- constraints: sweep_constraint.c ---- */
+/* ---- constraints: sweep_file_constraint.c ---- */
 
 /* Parses "tp * pp <= 64"; returns false with the reason in `why`. */
 bool sweep_constraint_parse(const char *text, struct sweep_constraint *out, struct text *why);

@@ -117,14 +117,15 @@ static bool repeat(struct step_recorder *r, const struct repeatable *entry, cons
     return true;
 }
 
-enum status step_recorder_run(struct step_recorder *r, const struct stage_ops *ops, struct graph **graph)
+enum status step_recorder_run(struct step_recorder *recorder, const struct stage_ops *ops,
+                              struct graph **graph)
 {
     const struct arena_state state = arena_state_of(weights_of(ops));
-    if (r->recorder->items > TAPE_MAX_ITEMS)
+    if (recorder->recorder->items > TAPE_MAX_ITEMS)
         return fail(NOT_SUPPORTED, "the step is too long for a tape");
-    struct repeatable *entry = only_enqueues(ops) ? entry_of(r, ops, &state) : NULL;
-    if (entry != NULL && repeat(r, entry, ops, &state))
+    struct repeatable *entry = only_enqueues(ops) ? entry_of(recorder, ops, &state) : NULL;
+    if (entry != NULL && repeat(recorder, entry, ops, &state))
         return OK;
-    r->counts.run++;
-    return entry != NULL ? run_section(r, entry, ops, &state, graph) : stage_ops_run(ops, graph);
+    recorder->counts.run++;
+    return entry != NULL ? run_section(recorder, entry, ops, &state, graph) : stage_ops_run(ops, graph);
 }

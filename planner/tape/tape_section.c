@@ -198,18 +198,19 @@ static void repeat_items(struct tape_recorder *r, const struct tape_section *sec
     }
 }
 
-void tape_section_repeat(struct tape_recorder *r, struct tape_section *section, const struct event *outer)
+void tape_section_repeat(struct tape_recorder *recorder, struct tape_section *section,
+                         const struct event *outer)
 {
-    const int message_difference = r->tape->message_count - section->first_message;
-    if (section->item_count == 0 || r->items > TAPE_MAX_ITEMS)
+    const int message_difference = recorder->tape->message_count - section->first_message;
+    if (section->item_count == 0 || recorder->items > TAPE_MAX_ITEMS)
         return;
-    const int action = tape_recorder_action(r, rank_context());
-    const bool on = r->on;
-    r->on = false; // the new events are those of the items
+    const int action = tape_recorder_action(recorder, rank_context());
+    const bool on = recorder->on;
+    recorder->on = false; // the new events are those of the items
     for (int lane = 0; lane < section->lane_count; lane++)
-        repeat_events(r->recorded[lane], &section->lanes[lane]);
-    r->on = on;
-    repeat_messages(r, section);
+        repeat_events(recorder->recorded[lane], &section->lanes[lane]);
+    recorder->on = on;
+    repeat_messages(recorder, section);
     for (int lane = 0; lane < section->lane_count; lane++)
-        repeat_items(r, section, lane, outer, message_difference, action);
+        repeat_items(recorder, section, lane, outer, message_difference, action);
 }

@@ -27,15 +27,15 @@ static int64_t idle_cells(const struct schedule *s, const struct simulation *sim
     return idle;
 }
 
-enum status schedule_write_csv(const struct schedule *s, struct text *out)
+enum status schedule_write_csv(const struct schedule *schedule, struct text *out)
 {
     enum { MAX_IDLE = 1 << 24 };
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}, .b = 0.5, .pair_overlap = 1.0};
     struct simulation *sim = NULL;
-    TRY(simulate(s, &units, NULL, &sim));
-    bool aligned = idle_cells(s, sim) <= MAX_IDLE;
-    for (int rank = 0; rank < s->p; rank++) {
-        const struct action_list *list = &s->ranks[rank];
+    TRY(simulate(schedule, &units, NULL, &sim));
+    bool aligned = idle_cells(schedule, sim) <= MAX_IDLE;
+    for (int rank = 0; rank < schedule->p; rank++) {
+        const struct action_list *list = &schedule->ranks[rank];
         int64_t column = 0, cells = 0;
         for (int i = 0; i < list->count; i++) {
             bool second = i > 0 && list->actions[i - 1].overlaps_next;

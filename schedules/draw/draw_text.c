@@ -251,18 +251,18 @@ static void choose_scale(struct chart *c, int columns)
     c->width = (int)floor(makespan * c->scale + 0.5);
 }
 
-void draw_text(const struct schedule *s, const struct simulation *sim, const struct draw_options *options,
-               struct text *out)
+void draw_text(const struct schedule *schedule, const struct simulation *simulation,
+               const struct draw_options *options, struct text *out)
 {
-    struct chart c = {.s = s, .sim = sim, .colour = options->colour};
+    struct chart c = {.s = schedule, .sim = simulation, .colour = options->colour};
     choose_scale(&c, options->columns > 0 ? options->columns : 120);
     c.glyph = malloc((size_t)c.width + 1);
     c.style = calloc((size_t)c.width + 1, sizeof *c.style);
-    c.min_columns = calloc(ACTION_KIND_COUNT * (size_t)s->stages, sizeof *c.min_columns);
+    c.min_columns = calloc(ACTION_KIND_COUNT * (size_t)schedule->stages, sizeof *c.min_columns);
     CHECK(c.glyph != NULL && c.style != NULL && c.min_columns != NULL);
     measure_cells(&c);
     draw_title(&c, out);
-    for (int rank = 0; rank < s->p; rank++)
+    for (int rank = 0; rank < schedule->p; rank++)
         draw_rank(&c, rank, out);
     draw_axis(&c, out);
     if (c.crowded)
@@ -319,15 +319,15 @@ static void add_section(const struct schedule *s, const struct simulation *sim, 
         text_add(out, " .. %s (%lld)", last, (long long)count);
 }
 
-void draw_path(const struct schedule *s, const struct simulation *sim, struct text *out)
+void draw_path(const struct schedule *schedule, const struct simulation *simulation, struct text *out)
 {
     enum { SHOWN = 5 }; // sections at either end
-    int64_t *path = malloc(((size_t)sim->first[s->p] + 1) * sizeof *path);
-    int64_t *begin = malloc(((size_t)sim->first[s->p] + 2) * sizeof *begin);
+    int64_t *path = malloc(((size_t)simulation->first[schedule->p] + 1) * sizeof *path);
+    int64_t *begin = malloc(((size_t)simulation->first[schedule->p] + 2) * sizeof *begin);
     CHECK(path != NULL && begin != NULL);
-    int64_t count = path_of(s, sim, path), sections = 0;
+    int64_t count = path_of(schedule, simulation, path), sections = 0;
     for (int64_t i = 0; i < count; i++)
-        if (i == 0 || rank_of(sim, path[i]) != rank_of(sim, path[i - 1]))
+        if (i == 0 || rank_of(simulation, path[i]) != rank_of(simulation, path[i - 1]))
             begin[sections++] = i;
     begin[sections] = count;
     for (int64_t k = 0; k < sections; k++) {
@@ -336,7 +336,7 @@ void draw_path(const struct schedule *s, const struct simulation *sim, struct te
             text_add(out, "; %lld more", (long long)(k - SHOWN));
         }
         text_add(out, "%s", k > 0 ? "; " : "");
-        add_section(s, sim, path + begin[k], begin[k + 1] - begin[k], out);
+        add_section(schedule, simulation, path + begin[k], begin[k + 1] - begin[k], out);
     }
     free(begin);
     free(path);

@@ -22,9 +22,9 @@ void schedule_names(struct text *out)
         text_add(out, "%s%s", i > 0 ? ", " : "", families[i]->about.name);
 }
 
-const char *restriction_one_chunk(const struct schedule_options *o)
+const char *restriction_one_chunk(const struct schedule_options *options)
 {
-    return o->v == 1 ? NULL : "each rank holds one stage";
+    return options->v == 1 ? NULL : "each rank holds one stage";
 }
 
 static const struct family *family_named(const char *name)
@@ -125,20 +125,20 @@ static enum status check_options(const struct family *family, const struct sched
                 o->p, o->m, o->v, why, family->about.supports);
 }
 
-enum status schedule_complete(struct schedule *s, const struct schedule_options *o)
+enum status schedule_complete(struct schedule *schedule, const struct schedule_options *options)
 {
-    bool searched = s->has_transfers; // most of the work is then done
-    report_progress(o->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
+    bool searched = schedule->has_transfers; // most of the work is then done
+    report_progress(options->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
     enum status status = OK;
-    if (!o->without_transfers && !searched) {
-        status = schedule_add_transfers(s);
-        report_progress(o->progress, TRANSFERRED_PERCENT);
+    if (!options->without_transfers && !searched) {
+        status = schedule_add_transfers(schedule);
+        report_progress(options->progress, TRANSFERRED_PERCENT);
     }
     if (status == OK)
-        status = schedule_check(s, NULL);
-    report_progress(o->progress, 100.0);
+        status = schedule_check(schedule, NULL);
+    report_progress(options->progress, 100.0);
     if (status != OK)
-        schedule_destroy(s);
+        schedule_destroy(schedule);
     return status;
 }
 

@@ -30,32 +30,33 @@ static int group_size(const struct schedule *s, int first)
     return first < larger * (small + 1) ? small + 1 : small;
 }
 
-struct loop loop_begin(const struct schedule *s, int rank, bool backwards)
+struct loop loop_begin(const struct schedule *schedule, int rank, bool backwards)
 {
-    return (struct loop){.s = s, .rank = rank, .backwards = backwards, .size = group_size(s, 0)};
+    return (struct loop){
+        .s = schedule, .rank = rank, .backwards = backwards, .size = group_size(schedule, 0)};
 }
 
-void loop_add(struct loop *loop, struct schedule *s, enum action_kind kind)
+void loop_add(struct loop *loop, struct schedule *schedule, enum action_kind kind)
 {
-    if (loop->first == s->m)
+    if (loop->first == schedule->m)
         return;
-    int chunk = loop->backwards ? s->v - 1 - loop->chunk : loop->chunk;
-    schedule_add(s, kind, schedule_stage(s, loop->rank, chunk), loop->first + loop->within);
+    int chunk = loop->backwards ? schedule->v - 1 - loop->chunk : loop->chunk;
+    schedule_add(schedule, kind, schedule_stage(schedule, loop->rank, chunk), loop->first + loop->within);
     if (++loop->within < loop->size)
         return;
     loop->within = 0;
-    if (++loop->chunk < s->v)
+    if (++loop->chunk < schedule->v)
         return;
     loop->chunk = 0;
     loop->first += loop->size;
-    loop->size = group_size(s, loop->first);
+    loop->size = group_size(schedule, loop->first);
 }
 
-int loop_ahead(const struct schedule *s)
+int loop_ahead(const struct schedule *schedule)
 {
     // If m is less than microbatch_group_size the given size applies, as in Megatron-LM.
-    int first = group_size(s, 0), all = s->m * s->v;
-    int64_t ahead = (int64_t)(s->v - 1) * (s->group > first ? s->group : first);
+    int first = group_size(schedule, 0), all = schedule->m * schedule->v;
+    int64_t ahead = (int64_t)(schedule->v - 1) * (schedule->group > first ? schedule->group : first);
     return ahead < all ? (int)ahead : all;
 }
 
@@ -102,9 +103,9 @@ static int looped_bfs_peak(const struct schedule *s, int rank)
     return s->m * s->v;
 }
 
-const char *restriction_none(const struct schedule_options *o)
+const char *restriction_none(const struct schedule_options *options)
 {
-    (void)o;
+    (void)options;
     return NULL;
 }
 

@@ -465,19 +465,19 @@ static bool set_block(int index, struct block *b)
 
 /* Supports any limit, including odd ones: tries the blocks of v-half and v-min, and blocks whose steps change
  * at one rank. */
-bool v_limited_lists(struct schedule *s, int limit, enum block_rule rule, int goal, int64_t units)
+bool v_limited_lists(struct schedule *schedule, int limit, enum block_rule rule, int goal, int64_t units)
 {
     struct pipeline x;
     const bool reserve = rule != WITH_HEADROOM;
-    pipe_init(&x, s);
+    pipe_init(&x, schedule);
     x.limit = x.first_limit = limit;
-    if (reserve && s->m >= s->p && goal_of(&x) > goal)
+    if (reserve && schedule->m >= schedule->p && goal_of(&x) > goal)
         goal = goal_of(&x);
-    struct block_search z = {.x = &x, .m = s->m, .shortest_short = NEVER, .shortest = NEVER};
+    struct block_search z = {.x = &x, .m = schedule->m, .shortest_short = NEVER, .shortest = NEVER};
     z.goal = goal;
     z.units = units;
     struct block b = {.split = 1, .reserve = reserve, .drains = rule == WITH_RESERVE_AND_DRAIN};
-    z.short_m = reserve && s->m > s->p + 1 ? s->p + 1 : s->m;
+    z.short_m = reserve && schedule->m > schedule->p + 1 ? schedule->p + 1 : schedule->m;
     for (int n = 0; set_block(n, &b); n++) {
         bool uniform = memcmp(b.step[0], b.step[1], sizeof b.step[0]) == 0; // then a split has no effect
         int splits = reserve && uniform ? 2 : x.p;
@@ -485,7 +485,7 @@ bool v_limited_lists(struct schedule *s, int limit, enum block_rule rule, int go
             try_turnarounds(&z, &b);
     }
     x.emit = true;
-    x.m = s->m;
+    x.m = schedule->m;
     if (z.shortest < NEVER)
         run_block(&x, &z.best, NEVER);
     pipe_free(&x);

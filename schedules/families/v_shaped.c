@@ -186,13 +186,13 @@ int64_t zb_v_units(int p, int m)
     return longest > first ? longest : first;
 }
 
-void zb_v_lists(struct schedule *s)
+void zb_v_lists(struct schedule *schedule)
 {
-    bool few = s->m < 2 * s->p - 1;
-    for (int rank = 0; rank < s->p; rank++)
-        zb_v_rank(s, rank, few);
+    bool few = schedule->m < 2 * schedule->p - 1;
+    for (int rank = 0; rank < schedule->p; rank++)
+        zb_v_rank(schedule, rank, few);
     if (few)
-        insert_weights(s, 2 * s->p);
+        insert_weights(schedule, 2 * schedule->p);
 }
 
 static int zb_v_peak(const struct schedule *s, int rank)
@@ -201,9 +201,9 @@ static int zb_v_peak(const struct schedule *s, int rank)
     return 2 * (s->p < s->m ? s->p : s->m);
 }
 
-const char *restriction_two_chunks(const struct schedule_options *o)
+const char *restriction_two_chunks(const struct schedule_options *options)
 {
-    return o->v == 2 ? NULL : "each rank holds two stages, the two ends of a V";
+    return options->v == 2 ? NULL : "each rank holds two stages, the two ends of a V";
 }
 
 const struct family family_zb_v = {

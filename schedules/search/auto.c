@@ -15,11 +15,11 @@
  *
  * Caution: every rank builds its own copy, so nothing here may depend on elapsed time, addresses or rounding.
  * Budgets therefore count simulated actions, and times are integer ticks. */
-#include "schedules/bound.h"
+#include "schedules/search/auto.h"
 
 #include "base/memory.h"
+#include "schedules/bound.h"
 #include "schedules/families/family.h"
-#include "schedules/search/auto_pipe.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
  * Caution: a rank that fills its memory with first chunks has none for their second chunks, and deadlocks. So
  * chunk c is admitted only if one slot remains free for each chunk after c. The oldest microbatch can then
  * always proceed: on no rank can younger ones hold the memory that it needs. */
-#include "schedules/search/auto_pipe.h"
+#include "schedules/search/auto.h"
 
 #include "base/memory.h"
 #include "base/philox.h"
@@ -326,9 +326,9 @@ static void greedy_init(struct greedy *g, struct rule *best)
     g->work = g->round_trip + p;
 }
 
-int64_t greedy_search(struct pipeline *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
+int64_t greedy_search(struct pipeline *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
 {
-    struct greedy g = {.pipe = x, .rng = philox_named(1, "auto.play")};
+    struct greedy g = {.pipe = pipe, .rng = philox_named(1, "auto.play")};
     struct rule best = {0};
     greedy_init(&g, &best);
     measure(&g);

@@ -6,7 +6,7 @@
  * even those that do not decrease it: there are often many critical paths, and each must be broken.
  *
  * Caution: a search that requires every move to decrease the makespan stops in the first local minimum. */
-#include "schedules/search/auto_pipe.h"
+#include "schedules/search/auto.h"
 
 #include "base/memory.h"
 #include "base/philox.h"
@@ -158,11 +158,11 @@ static void search_init(struct search *z)
     z->path = memory_zeroed(all, sizeof *z->path, what);
 }
 
-int64_t local_search(struct pipeline *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
+int64_t local_search(struct pipeline *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
 {
-    struct search z = {.pipe = x, .steps = steps, .rng = philox_named(1, "auto.improve")};
+    struct search z = {.pipe = pipe, .steps = steps, .rng = philox_named(1, "auto.improve")};
     search_init(&z);
-    if (pipe_time(x, steps, z.starts) == known)
+    if (pipe_time(pipe, steps, z.starts) == known)
         known = descend(&z, known, goal, budget);
     free(z.starts);
     free(z.trial_starts);

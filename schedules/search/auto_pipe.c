@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedules/search/auto_pipe.h"
+#include "schedules/search/auto.h"
 
 #include "base/memory.h"
 #include "schedules/families/family.h"
@@ -69,67 +69,72 @@ static void allocate(struct pipeline *x)
     x->ready = memory_zeroed(p, sizeof *x->ready, what);
 }
 
-struct pipeline *pipe_create(const struct schedule *s, const struct cost_table *costs, int limit)
+struct pipeline *pipe_create(const struct schedule *placed, const struct cost_table *costs, int limit)
 {
-    struct edges *edges = edges_create(s);
+    struct edges *edges = edges_create(placed);
     struct pipeline *x = memory_zeroed(1, sizeof *x, "a search for a schedule");
-    *x = (struct pipeline){
-        .p = s->p, .m = s->m, .v = s->v, .stages = s->stages, .tasks = 3 * s->v, .limit = limit};
+    *x = (struct pipeline){.p = placed->p,
+                           .m = placed->m,
+                           .v = placed->v,
+                           .stages = placed->stages,
+                           .tasks = 3 * placed->v,
+                           .limit = limit};
     x->length = x->tasks * x->m;
     x->actions = (int64_t)x->p * x->length;
-    double longest = longest_time(s, costs);
+    double longest = longest_time(placed, costs);
     x->ticks_per_unit = longest > 0.0 ? 0x1p24 / longest : 0.0;
     x->wire = llround(costs->wire * x->ticks_per_unit);
     x->latency = llround(costs->latency * x->ticks_per_unit);
     x->edges = edges->count;
     allocate(x);
-    set_tasks(x, s, edges, costs);
+    set_tasks(x, placed, edges, costs);
     edges_destroy(edges);
     return x;
 }
 
-void pipe_destroy(struct pipeline *x)
+void pipe_destroy(struct pipeline *pipe)
 {
-    if (x == NULL)
+    if (pipe == NULL)
         return;
-    free(x->task);
-    free(x->done);
-    free(x->of_stage);
-    free(x->arrival[0]);
-    free(x->arrival[1]);
-    free(x->edge_free);
-    free(x->clock);
-    free(x->at);
-    free(x->waits);
-    free(x->ready);
-    free(x);
+    free(pipe->task);
+    free(pipe->done);
+    free(pipe->of_stage);
+    free(pipe->arrival[0]);
+    free(pipe->arrival[1]);
+    free(pipe->edge_free);
+    free(pipe->clock);
+    free(pipe->at);
+    free(pipe->waits);
+    free(pipe->ready);
+    free(pipe);
 }
 
-void pipe_reset(struct pipeline *x)
+void pipe_reset(struct pipeline *pipe)
 {
-    size_t cells = (size_t)x->stages * (size_t)x->m;
+    size_t cells = (size_t)pipe->stages * (size_t)pipe->m;
     for (int kind = 0; kind < 2; kind++)
-        memset(x->arrival[kind], 0xff, cells * sizeof *x->arrival[kind]); // all bits of -1
-    for (int k = 0; k < x->m; k++)
-        x->arrival[TASK_F][k] = 0;
-    for (int edge = 0; edge < x->edges; edge++)
-        x->edge_free[edge] = 0;
-    memset(x->done, 0, (size_t)x->p * (size_t)x->tasks * sizeof *x->done);
-    for (int rank = 0; rank < x->p; rank++) {
-        x->clock[rank] = 0;
-        x->at[rank] = 0;
-        x->waits[rank] = NONE;
+        memset(pipe->arrival[kind], 0xff, cells * sizeof *pipe->arrival[kind]); // all bits of -1
+    for (int k = 0; k < pipe->m; k++)
+        pipe->arrival[TASK_F][k] = 0;
+    for (int edge = 0; edge < pipe->edges; edge++)
+        pipe->edge_free[edge] = 0;
+    memset(pipe->done, 0, (size_t)pipe->p * (size_t)pipe->tasks * sizeof *pipe->done);
+    for (int rank = 0; rank < pipe->p; rank++) {
+        pipe->clock[rank] = 0;
+        pipe->at[rank] = 0;
+        pipe->waits[rank] = NONE;
     }
 }
 
-int64_t pipe_deliver(struct pipeline *x, const struct task *q, int microbatch, int64_t end)
+int64_t pipe_deliver(struct pipeline *pipe, const struct task *task, int microbatch, int64_t end)
 {
-    if (q->edge != NONE) {
-        int64_t start = end > x->edge_free[q->edge] ? end : x->edge_free[q->edge];
-        x->edge_free[q->edge] = start + x->wire;
-        end = start + x->wire + x->latency;
+    if (task->edge != NONE) {
+        int64_t start = end > pipe->edge_free[task->edge] ? end : pipe->edge_free[task->edge];
+        pipe->edge_free[task->edge] = start + pipe->wire;
+        end = start + pipe->wire + pipe->latency;
     }
-    x->arrival[q->consumer_kind][(size_t)q->consumer_stage * (size_t)x->m + (size_t)microbatch] = end;
+    pipe->arrival[task->consumer_kind][(size_t)task->consumer_stage * (size_t)pipe->m + (size_t)microbatch] =
+        end;
     return end;
 }
 
@@ -167,21 +172,21 @@ static void run_rank(struct pipeline *x, int rank, const pipe_step *list, int64_
     x->at[rank] = at;
 }
 
-int64_t pipe_time(struct pipeline *x, const pipe_step *steps, int64_t *starts)
+int64_t pipe_time(struct pipeline *pipe, const pipe_step *steps, int64_t *starts)
 {
     int64_t latest = 0;
-    pipe_reset(x);
-    for (int rank = x->p - 1; rank >= 0; rank--)
-        x->ready[x->ready_count++] = rank;
-    while (x->ready_count > 0) {
-        int rank = x->ready[--x->ready_count];
-        size_t from = (size_t)rank * (size_t)x->length;
-        run_rank(x, rank, steps + from, starts != NULL ? starts + from : NULL);
+    pipe_reset(pipe);
+    for (int rank = pipe->p - 1; rank >= 0; rank--)
+        pipe->ready[pipe->ready_count++] = rank;
+    while (pipe->ready_count > 0) {
+        int rank = pipe->ready[--pipe->ready_count];
+        size_t from = (size_t)rank * (size_t)pipe->length;
+        run_rank(pipe, rank, steps + from, starts != NULL ? starts + from : NULL);
     }
-    for (int rank = 0; rank < x->p; rank++) {
-        if (x->at[rank] < x->length)
+    for (int rank = 0; rank < pipe->p; rank++) {
+        if (pipe->at[rank] < pipe->length)
             return PIPE_NEVER;
-        latest = x->clock[rank] > latest ? x->clock[rank] : latest;
+        latest = pipe->clock[rank] > latest ? pipe->clock[rank] : latest;
     }
     return latest;
 }
@@ -205,43 +210,43 @@ static int walk(const struct pipeline *x, int rank, const pipe_step *list, int *
     return peak;
 }
 
-bool steps_allowed(struct pipeline *x, int rank, const pipe_step *list)
+bool steps_allowed(struct pipeline *pipe, int rank, const pipe_step *list)
 {
-    int peak = walk(x, rank, list, x->done);
-    return peak >= 0 && peak <= x->limit;
+    int peak = walk(pipe, rank, list, pipe->done);
+    return peak >= 0 && peak <= pipe->limit;
 }
 
 /* ---- conversion to and from lists ---- */
 
-void steps_of_schedule(const struct pipeline *x, const struct schedule *s, pipe_step *steps)
+void steps_of_schedule(const struct pipeline *pipe, const struct schedule *schedule, pipe_step *steps)
 {
-    for (int rank = 0; rank < x->p; rank++) {
-        pipe_step *to = steps + (size_t)rank * (size_t)x->length;
-        for (int i = 0; i < s->ranks[rank].count; i++) {
-            struct action a = s->ranks[rank].actions[i];
+    for (int rank = 0; rank < pipe->p; rank++) {
+        pipe_step *to = steps + (size_t)rank * (size_t)pipe->length;
+        for (int i = 0; i < schedule->ranks[rank].count; i++) {
+            struct action a = schedule->ranks[rank].actions[i];
             const struct action_traits *traits = action_traits(a.kind);
-            int chunk = schedule_chunk(s, a.stage, a.microbatch);
+            int chunk = schedule_chunk(schedule, a.stage, a.microbatch);
             if (traits->forward)
-                *to++ = (pipe_step)(TASK_F * x->v + chunk);
+                *to++ = (pipe_step)(TASK_F * pipe->v + chunk);
             if (traits->backward_input)
-                *to++ = (pipe_step)(TASK_I * x->v + chunk);
+                *to++ = (pipe_step)(TASK_I * pipe->v + chunk);
             if (traits->backward_weight)
-                *to++ = (pipe_step)(TASK_W * x->v + chunk);
+                *to++ = (pipe_step)(TASK_W * pipe->v + chunk);
         }
     }
 }
 
-void steps_into_schedule(struct pipeline *x, const pipe_step *steps, bool fuse, struct schedule *out)
+void steps_into_schedule(struct pipeline *pipe, const pipe_step *steps, bool fuse, struct schedule *out)
 {
     static const enum action_kind kinds[TASK_KINDS] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
-    memset(x->done, 0, (size_t)x->p * (size_t)x->tasks * sizeof *x->done);
-    for (int rank = 0; rank < x->p; rank++) {
-        const pipe_step *list = steps + (size_t)rank * (size_t)x->length;
-        int *done = x->done + (size_t)rank * (size_t)x->tasks;
-        for (int at = 0; at < x->length; at++) {
-            const struct task *q = pipe_task(x, rank, list[at]);
-            int k = done[list[at]]++, weight = list[at] + x->v;
-            bool both = fuse && q->kind == TASK_I && at + 1 < x->length && list[at + 1] == weight &&
+    memset(pipe->done, 0, (size_t)pipe->p * (size_t)pipe->tasks * sizeof *pipe->done);
+    for (int rank = 0; rank < pipe->p; rank++) {
+        const pipe_step *list = steps + (size_t)rank * (size_t)pipe->length;
+        int *done = pipe->done + (size_t)rank * (size_t)pipe->tasks;
+        for (int at = 0; at < pipe->length; at++) {
+            const struct task *q = pipe_task(pipe, rank, list[at]);
+            int k = done[list[at]]++, weight = list[at] + pipe->v;
+            bool both = fuse && q->kind == TASK_I && at + 1 < pipe->length && list[at + 1] == weight &&
                         done[weight] == k;
             schedule_add(out, both ? BACKWARD : kinds[q->kind], q->stage, k);
             if (both) {

@@ -194,6 +194,28 @@ def exemptions():
             yield f"ONLY_TESTS: the checker reported {found}"
 
 
+def homes():
+    """A function of a header that is defined in a file of another name, or with other parameters, is reported."""
+    files = {"base/a.h": "#pragma once\nint f(int x, const char *const names[2], void (*done)(int y));\nint g(void);\n"
+                         "int h(int);\nint k(int x);\n",
+             "base/a.c": '#include "base/a.h"\nint f(int x, const char *const names[2], void (*done)(int z))\n{\n'
+                         "    return k(g() + h(x));\n}\nstatic int p(int y)\n{\n    return f(y, 0, 0) + p(y);\n}\n",
+             "base/a_part.c": '#include "base/a.h"\nint g(void)\n{\n    return 0;\n}\n',
+             "base/b.c": '#include "base/a.h"\nint h(int x)\n{\n    return x;\n}\n',
+             "base/a_more.c": '#include "base/a.h"\nint k(int y)\n{\n    return y;\n}\n',
+             "layers/norm/cmd_norm.h": "#pragma once\nint n(void);\n",
+             "layers/norm/deep/part.c": '#include "layers/norm/cmd_norm.h"\nint n(void)\n{\n    return n() + n();\n}\n'}
+    for several, lines in (((), ["base/a.h:5", "base/a.h:5", "base/a.h:6"]),
+                           (("base/a.h", "base/c.h"), ["base/a.h:5", "base/a.h:6", "tools/dev/check_tree.py:1"])):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                write(root, path, LICENCE + text)
+            found = [f"{path}:{line}" for path, line, rule, _ in check_source.check(root, {}, {}, several)
+                     if rule == "home"]
+            if found != lines:
+                yield f"homes: the checker reported {found}, not {lines}"
+
+
 def folders():
     """A folder with too many files, and one without a README or with a long one, are reported; the others are not."""
     with tempfile.TemporaryDirectory() as root:
@@ -263,7 +285,7 @@ def command_line():
 
 
 def main():
-    failures = [*exemptions(), *folders(), *readers(), *reader_map(), *lists(), *command_line()]
+    failures = [*exemptions(), *homes(), *folders(), *readers(), *reader_map(), *lists(), *command_line()]
     for name, path, text, line in FAULTS:
         found = check_file(name, path, text)
         if found != [(f"{path}:{line}", name)]:

@@ -110,22 +110,22 @@ enum status outputs_check(const struct output *outputs, int count, const struct 
     return OK;
 }
 
-enum status output_refuse_existing(const struct output *o)
+enum status output_refuse_existing(const struct output *output)
 {
-    if (o->path == NULL || is_standard(o) || !identity_of(o->path).exists)
+    if (output->path == NULL || is_standard(output) || !identity_of(output->path).exists)
         return OK;
-    return fail(BAD_USAGE, "%s: %s %s exists; remove it, or name another file", o->command, o->option,
-                o->path);
+    return fail(BAD_USAGE, "%s: %s %s exists; remove it, or name another file", output->command,
+                output->option, output->path);
 }
 
-enum status output_write(const struct output *o, const struct text *content, bool report)
+enum status output_write(const struct output *output, const struct text *content, bool report)
 {
-    if (is_standard(o)) {
+    if (is_standard(output)) {
         fwrite(content->chars, 1, content->length, stdout); // errors are checked once, at the end
         return OK;
     }
-    TRY(file_write_atomic(o->path, content->chars, content->length));
+    TRY(file_write_atomic(output->path, content->chars, content->length));
     if (report)
-        print_line(stdout, "%s: %zu bytes", o->path, content->length);
+        print_line(stdout, "%s: %zu bytes", output->path, content->length);
     return OK;
 }

@@ -5,8 +5,19 @@ words that have a standard term."""
 import fnmatch
 import os
 import re
+import shutil
+import subprocess
 
 FOLDER_FILES, PROSE_CHARS = 25, 120
+
+# The rules that need more than one file.
+RULES = {
+    "uncalled": "A function of a header is called, and not by tests only.",
+    "home": "A function declared in X.h is defined in X.c, with the same names of parameters.",
+    "folder-size": "A folder has at most 25 files.",
+    "folder-readme": "A folder has a short README.md; \"Included by\" in it lists all that include it.",
+    "reading-map": "docs/reading.md links every public header.",
+}
 
 # Inside a top-level folder: which of its folders may include which. A folder's own folders belong to it. There is no
 # cycle, except that a registry names the generators in the folder below it, by one header.
@@ -89,6 +100,30 @@ ONLY_TESTS = {
     "status_name": "the table of statuses is private",
     "world_run_threads": "a world without a launcher",
 }
+
+# Headers whose functions are defined in files of other names, and why.
+OF_SEVERAL = {
+    "base/text.h": "reading and writing a file as a text",
+    "kernels/cuda/matmul/cublaslt.h": "private to gemm_*.c",
+    "kernels/cuda/runtime/cuda.h": "the parts of the device that call each other",
+    "kernels/cuda/runtime/message.h": "what transports may ask of the device",
+    "kernels/device_plan.h": "what a plan may ask of the devices",
+    "kernels/numbers/number_round.h": "includes number_format.h, to be inlined in kernels",
+    "kernels/ops.h": "an op is one row, whichever file checks, copies or sizes it",
+    "parallel/comm.h": "world_run_dry() has no header of its own",
+    "parallel/transports/transport_info.h": "what is known without a world",
+    "parallel/transports/transports.h": "what transports may call",
+    "planner/fit/fit_rows.h": "private to the fit",
+    "planner/predict/lanes.h": "the parts of the simulation, which call each other",
+    "planner/profile/profile_table.h": "private to profile_*.c",
+    "planner/tape/tape_recorder.h": "private to the recorder",
+    "schedules/csv/csv_parse.h": "private to csv_*.c",
+    "schedules/draw/svg.h": "the colours are next to the drawings that have the tables",
+    "schedules/families/family.h": "what generators may call",
+    "tools/cli/sweep/sweep_output.h": "the forms of the output, a file each",
+    "tools/cli/table/table_output.h": "the forms of the output, a file each",
+}
+NO_HOME_YET = ["trainer/*"]
 
 # Private words that were replaced, and the term to use. Words with an everyday meaning are not here.
 WORDS = {
@@ -185,6 +220,20 @@ def graph_complaints(path, includes):
         elif there != here and there not in nodes[here] and name not in nodes[here]:
             may = ", ".join(nodes[here]) or "no other folder of its own"
             yield line, f"{here}/ may not include {name}; it may include {may}"
+
+
+def tree_files(root):
+    """Tracked files and new ones that git does not ignore; without git, everything but build folders."""
+    listed = b""
+    if shutil.which("git"):
+        listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                                capture_output=True, check=False).stdout
+    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+    if not names:
+        for folder, folders, files in os.walk(root):
+            folders[:] = [f for f in folders if f not in (".git", "runs", "__pycache__") and not f.startswith("build")]
+            names += [os.path.relpath(os.path.join(folder, name), root) for name in files]
+    return sorted({name for name in names if os.path.isfile(os.path.join(root, name))})
 
 
 def folder_complaints(root, paths):
@@ -286,6 +335,52 @@ def call_complaints(names, functions, only_tests):
     for name in sorted(set(only_tests) - uncalled):
         yield ("tools/dev/check_tree.py", 1, "uncalled",
                f"{name}() is called, or does not exist: remove it from ONLY_TESTS")
+
+
+def parameters_of(text, begin):
+    """The names of the parameters in text[begin:], which begins after the parenthesis; of one without a name, its
+    type."""
+    names, depth, parameter = [], 1, ""
+    for char in text[begin:]:
+        depth += (char in "([") - (char in ")]")
+        if depth == 0 or (depth == 1 and char == ","):
+            name = re.search(r"\(\s*\*(?:\s*const)?\s*(\w+)|(\w+)(?:\s*\[[^\]]*\])*\s*$", parameter)
+            names.append(name.group(1) or name.group(2) if name else parameter.strip())
+            parameter = ""
+        else:
+            parameter += char
+        if depth == 0:
+            break
+    return names
+
+
+def is_home(header, file):
+    """Whether X.h may declare what a file defines: X.c, X_part.c next to it; or, of a header with the name of its
+    folder (schedules/schedule.h, runs/cmd_runs.h), any file below the folder."""
+    folder, name = os.path.split(os.path.splitext(header)[0])
+    base = os.path.basename(os.path.splitext(file)[0])
+    if os.path.basename(folder) in (name, name + "s", name.removeprefix("cmd_")):
+        return file.startswith(folder + "/")
+    return os.path.dirname(file) == folder and (base == name or base.startswith(name + "_"))
+
+
+def home_complaints(declared, defined, several):
+    """(path, line, rule, sentence) of each function of a header that is defined in a file of another name, or with
+    other names of its parameters. declared, defined: name to (path, line, names of the parameters)."""
+    used = set()
+    for name, (path, line, parameters) in sorted(declared.items()):
+        if name not in defined or any(fnmatch.fnmatch(path, pattern) for pattern in NO_HOME_YET):
+            continue
+        file, _, others = defined[name]
+        if not is_home(path, file) and path not in several:
+            yield path, line, "home", f"{name}() is defined in {file}: declare it in the header of that file"
+        elif not is_home(path, file):
+            used.add(path)
+        if parameters != others:
+            yield (path, line, "home", f"{name}() is defined with ({', '.join(others)}): use the same names of "
+                   "parameters")
+    for path in sorted(set(several) - used):
+        yield "tools/dev/check_tree.py", 1, "home", f"{path} needs no exception: remove it from OF_SEVERAL"
 
 
 def word_complaints(lines):

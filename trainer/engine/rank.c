@@ -2,6 +2,7 @@
 #include "trainer/engine/rank.h"
 
 #include "base/memory.h"
+#include "layers/model.h"
 #include "parallel/observe_world.h"
 
 #include <stdlib.h>

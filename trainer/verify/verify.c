@@ -2,6 +2,7 @@
 #include "trainer/verify/verify.h"
 
 #include "base/memory.h"
+#include "layers/model.h"
 #include "trainer/verify/bound.h"
 #include "trainer/verify/verify_run.h"
 

@@ -165,29 +165,29 @@ struct attention_tile attention_tile(const struct attention_forward *op, int64_t
                                    .slope = slope_of(op, head)};
 }
 
-bool attention_tile_is_empty(const struct attention_tile *t)
+bool attention_tile_is_empty(const struct attention_tile *tile)
 {
-    if (t->op->document == NULL)
+    if (tile->op->document == NULL)
         return false;
-    const int32_t *document = t->op->document + t->key_row - t->key;
+    const int32_t *document = tile->op->document + tile->key_row - tile->key;
     int32_t query_min = INT32_MAX, query_max = INT32_MIN, key_min = INT32_MAX, key_max = INT32_MIN;
-    for (int64_t q = t->token; q < t->token + t->queries; q++) {
+    for (int64_t q = tile->token; q < tile->token + tile->queries; q++) {
         query_min = document[q] < query_min ? document[q] : query_min;
         query_max = document[q] > query_max ? document[q] : query_max;
     }
-    for (int64_t k = t->key; k < t->key + t->keys; k++) {
+    for (int64_t k = tile->key; k < tile->key + tile->keys; k++) {
         key_min = document[k] < key_min ? document[k] : key_min;
         key_max = document[k] > key_max ? document[k] : key_max;
     }
     return query_max < key_min || key_max < query_min;
 }
 
-veci attention_tile_documents(const struct attention_tile *t, int64_t v)
+veci attention_tile_documents(const struct attention_tile *tile, int64_t v)
 {
     int32_t lane[LANES] = {0};
-    const int64_t first = t->key_row - t->key + t->token;
-    for (int64_t l = 0; t->op->document != NULL && l < LANES && v * LANES + l < t->queries; l++)
-        lane[l] = t->op->document[first + v * LANES + l];
+    const int64_t first = tile->key_row - tile->key + tile->token;
+    for (int64_t l = 0; tile->op->document != NULL && l < LANES && v * LANES + l < tile->queries; l++)
+        lane[l] = tile->op->document[first + v * LANES + l];
     veci document;
     memcpy(&document, lane, sizeof document);
     return document;
@@ -207,18 +207,19 @@ VECTOR_INLINE void mask_counters(const uint64_t index[LANES], uint64_t sample, v
 
 /* One counter serves four neighbouring keys of a query if the query's elements begin at a counter, that is if
  * K is a multiple of 4. Otherwise each key computes its own. */
-void attention_tile_dropout(const struct attention_tile *t, float *factor)
+void attention_tile_dropout(const struct attention_tile *tile, float *factor)
 {
-    const struct attention_forward *op = t->op;
+    const struct attention_forward *op = tile->op;
     struct dropout_rule rule = dropout_rule(&op->dropout);
-    int64_t first = t->sequence * op->sequence + t->query;
-    uint64_t head = (uint64_t)(op->dropout.column_begin + t->head), s = (uint64_t)attention_keys(op);
+    int64_t first = tile->sequence * op->sequence + tile->query;
+    uint64_t head = (uint64_t)(op->dropout.column_begin + tile->head), s = (uint64_t)attention_keys(op);
     int step = s % 4 == 0 ? 4 : 1;
-    for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++) {
-        for (int64_t k = 0; k < attention_tile_keys(t, v); k += step) {
+    for (int64_t v = 0; v < blocks_of(tile->queries, LANES); v++) {
+        for (int64_t k = 0; k < attention_tile_keys(tile, v); k += step) {
             uint64_t index[LANES];
             for (uint64_t l = 0; l < LANES; l++)
-                index[l] = (head * s + (uint64_t)(t->token + v * LANES) + l) * s + (uint64_t)(t->key + k);
+                index[l] =
+                    (head * s + (uint64_t)(tile->token + v * LANES) + l) * s + (uint64_t)(tile->key + k);
             vecu c[4], word;
             mask_counters(index, (uint64_t)op->dropout.sample[first], c, &word);
             philox_words_vec(rule.generator, c);

@@ -77,14 +77,14 @@ static void fill_malloc_cache(void)
         free(chunks[i]);
 }
 
-void blas_sgemm(const struct blas_panel *p, int threads)
+void blas_sgemm(const struct blas_panel *panel, int threads)
 {
     fill_malloc_cache();
     omp_set_num_threads(threads);
     inside = true;
-    dnnl_status_t status =
-        dnnl_sgemm(p->transpose_a ? 'T' : 'N', p->transpose_b ? 'T' : 'N', p->m, p->n, p->k, 1.0F, p->a,
-                   p->lda, p->b, p->ldb, p->accumulate ? 1.0F : 0.0F, p->c, p->ldc);
+    dnnl_status_t status = dnnl_sgemm(panel->transpose_a ? 'T' : 'N', panel->transpose_b ? 'T' : 'N',
+                                      panel->m, panel->n, panel->k, 1.0F, panel->a, panel->lda, panel->b,
+                                      panel->ldb, panel->accumulate ? 1.0F : 0.0F, panel->c, panel->ldc);
     inside = false;
     check(status, "dnnl_sgemm");
 }
@@ -199,17 +199,17 @@ static void matmul_destroy(struct matmul *x)
     dnnl_engine_destroy(x->engine);
 }
 
-void blas_bf16(const struct blas_panel *p, int threads)
+void blas_bf16(const struct blas_panel *panel, int threads)
 {
     struct matmul x = {0};
     inside = true;
     omp_set_num_threads(threads);
-    prepare(&x, p);
+    prepare(&x, panel);
     const dnnl_exec_arg_t operands[] = {{DNNL_ARG_SRC, x.a.memory},
                                         {DNNL_ARG_WEIGHTS, x.b.memory},
                                         {DNNL_ARG_DST, x.c.memory},
                                         {DNNL_ARG_BIAS, x.bias.memory}};
-    check(dnnl_primitive_execute(x.primitive, x.stream, p->bias != NULL ? 4 : 3, operands),
+    check(dnnl_primitive_execute(x.primitive, x.stream, panel->bias != NULL ? 4 : 3, operands),
           "primitive_execute");
     check(dnnl_stream_wait(x.stream), "stream_wait");
     matmul_destroy(&x);

@@ -279,20 +279,21 @@ enum status algorithms_check(const char *path)
     return status;
 }
 
-void algorithms_close(struct algorithms *a)
+void algorithms_close(struct algorithms *algorithms)
 {
-    if (a == NULL)
+    if (algorithms == NULL)
         return;
-    free(a->list);
-    free(a);
+    free(algorithms->list);
+    free(algorithms);
 }
 
-enum status algorithms_find(struct algorithms *a, const char *key, struct algorithm *out, bool *found)
+enum status algorithms_find(struct algorithms *algorithms, const char *key, struct algorithm *out,
+                            bool *found)
 {
-    struct entry *entry = find(a, key);
+    struct entry *entry = find(algorithms, key);
     if (entry == NULL) {
-        TRY(read_file(a)); // replaced atomically, so the contents are complete
-        entry = find(a, key);
+        TRY(read_file(algorithms)); // replaced atomically, so the contents are complete
+        entry = find(algorithms, key);
     }
     *found = entry != NULL;
     if (entry != NULL) {
@@ -302,32 +303,33 @@ enum status algorithms_find(struct algorithms *a, const char *key, struct algori
     return OK;
 }
 
-enum status algorithms_keep(struct algorithms *a, const char *key, struct algorithm *algorithm)
+enum status algorithms_keep(struct algorithms *algorithms, const char *key, struct algorithm *algorithm)
 {
-    int fd = lock(a);
+    int fd = lock(algorithms);
     bool found;
     struct algorithm theirs;
-    enum status status = algorithms_find(a, key, &theirs, &found);
+    enum status status = algorithms_find(algorithms, key, &theirs, &found);
     if (status == OK && found)
         *algorithm = theirs;
     if (status == OK && !found) {
-        add(a, key, algorithm);
-        find(a, key)->ours = true;
-        status = write_file(a);
+        add(algorithms, key, algorithm);
+        find(algorithms, key)->ours = true;
+        status = write_file(algorithms);
     }
     unlock(fd);
     return status;
 }
 
-void algorithms_report(const struct algorithms *a, struct text *out)
+void algorithms_report(const struct algorithms *algorithms, struct text *out)
 {
     int count[2] = {0, 0};
-    for (size_t i = 0; i < a->count; i++)
-        if (a->list[i].ours || a->list[i].looked_up)
-            count[a->list[i].ours]++;
-    text_add(out, "matmul: %d algorithms from %s, %d timed and added to it\n", count[false], a->path,
+    for (size_t i = 0; i < algorithms->count; i++)
+        if (algorithms->list[i].ours || algorithms->list[i].looked_up)
+            count[algorithms->list[i].ours]++;
+    text_add(out, "matmul: %d algorithms from %s, %d timed and added to it\n", count[false], algorithms->path,
              count[true]);
-    for (size_t i = 0; i < a->count; i++)
-        if (a->list[i].ours || a->list[i].looked_up)
-            text_add(out, "  %s: %s\n", a->list[i].ours ? "timed" : "cached", a->list[i].key);
+    for (size_t i = 0; i < algorithms->count; i++)
+        if (algorithms->list[i].ours || algorithms->list[i].looked_up)
+            text_add(out, "  %s: %s\n", algorithms->list[i].ours ? "timed" : "cached",
+                     algorithms->list[i].key);
 }

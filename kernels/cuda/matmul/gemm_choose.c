@@ -167,19 +167,20 @@ static enum status find_fastest(const struct cuda_library *lt, struct cuda_queue
 
 /* ---- cache ---- */
 
-void cublaslt_write_key(const struct cuda_library *lt, const struct shape *s, char out[ALGORITHM_KEY_CHARS])
+void cublaslt_write_key(const struct cuda_library *lt, const struct shape *shape,
+                        char out[ALGORITHM_KEY_CHARS])
 {
-    int length = snprintf(out, ALGORITHM_KEY_CHARS,
-                          "%s %d.%d cublasLt %zu m %" PRId64 " n %" PRId64 " k %" PRId64 " strides %" PRId64
-                          " %" PRId64 " %" PRId64
-                          " transposed %d %d accumulate %d types %s %s tf32 %d aligned %u %u %u bias %u",
-                          lt->gpu.name, lt->gpu.major, lt->gpu.minor, lt->cublasLtGetVersion(), s->m, s->n,
-                          s->k, s->a_stride, s->b_stride, s->c_stride, s->transpose_a, s->transpose_b,
-                          s->accumulate, dtype_name((enum dtype)s->type), dtype_name((enum dtype)s->c_type),
-                          s->tf32, s->a_alignment, s->b_alignment, s->c_alignment, s->bias_alignment);
-    if (s->epilogue != CUBLASLT_EPILOGUE_DEFAULT && s->epilogue != CUBLASLT_EPILOGUE_BIAS)
+    int length = snprintf(
+        out, ALGORITHM_KEY_CHARS,
+        "%s %d.%d cublasLt %zu m %" PRId64 " n %" PRId64 " k %" PRId64 " strides %" PRId64 " %" PRId64
+        " %" PRId64 " transposed %d %d accumulate %d types %s %s tf32 %d aligned %u %u %u bias %u",
+        lt->gpu.name, lt->gpu.major, lt->gpu.minor, lt->cublasLtGetVersion(), shape->m, shape->n, shape->k,
+        shape->a_stride, shape->b_stride, shape->c_stride, shape->transpose_a, shape->transpose_b,
+        shape->accumulate, dtype_name((enum dtype)shape->type), dtype_name((enum dtype)shape->c_type),
+        shape->tf32, shape->a_alignment, shape->b_alignment, shape->c_alignment, shape->bias_alignment);
+    if (shape->epilogue != CUBLASLT_EPILOGUE_DEFAULT && shape->epilogue != CUBLASLT_EPILOGUE_BIAS)
         snprintf(out + length, (size_t)(ALGORITHM_KEY_CHARS - length), " epilogue %d aux %" PRId64 " %u",
-                 s->epilogue, s->aux_stride, s->aux_alignment);
+                 shape->epilogue, shape->aux_stride, shape->aux_alignment);
 }
 
 /* Whether the library accepts an algorithm from the file. */

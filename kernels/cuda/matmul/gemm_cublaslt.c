@@ -80,29 +80,29 @@ static void report_tiled(const struct cuda_library *lt, struct text *out)
     }
 }
 
-void cuda_library_choices(const struct cuda_library *lt, struct text *out)
+void cuda_library_choices(const struct cuda_library *library, struct text *out)
 {
-    report_tiled(lt, out);
-    if (lt->algorithms != NULL)
-        algorithms_report(lt->algorithms, out);
-    if (lt->epilogues != EPILOGUES_APART)
-        cublaslt_report_epilogues(lt, out);
+    report_tiled(library, out);
+    if (library->algorithms != NULL)
+        algorithms_report(library->algorithms, out);
+    if (library->epilogues != EPILOGUES_APART)
+        cublaslt_report_epilogues(library, out);
 }
 
-void cuda_library_close(struct cuda_library *lt)
+void cuda_library_close(struct cuda_library *library)
 {
-    if (lt == NULL)
+    if (library == NULL)
         return;
-    if (lt->handle != NULL)
-        lt->cublasLtDestroy(lt->handle);
-    cublaslt_library_close(lt);
-    algorithms_close(lt->algorithms);
-    free(lt);
+    if (library->handle != NULL)
+        library->cublasLtDestroy(library->handle);
+    cublaslt_library_close(library);
+    algorithms_close(library->algorithms);
+    free(library);
 }
 
-bool cuda_library_has_epilogues(const struct cuda_library *lt)
+bool cuda_library_has_epilogues(const struct cuda_library *library)
 {
-    return lt->epilogues != EPILOGUES_APART;
+    return library->epilogues != EPILOGUES_APART;
 }
 
 /* The largest power of two, up to `limit`, that divides the address. */

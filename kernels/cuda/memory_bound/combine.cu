@@ -48,11 +48,11 @@ template <class T> static enum status combine(struct cuda_queue *queue, const st
     return run_each_vector(queue, f, 1, c->count);
 }
 
-enum status cuda_combine(struct cuda_queue *queue, const struct cuda_combine *c)
+enum status cuda_combine(struct cuda_queue *queue, const struct cuda_combine *args)
 {
-    if (c->dtype == F64)
-        return combine<double>(queue, c);
-    return with_type(c->dtype, [=](auto number) { return combine<decltype(number)>(queue, c); });
+    if (args->dtype == F64)
+        return combine<double>(queue, args);
+    return with_type(args->dtype, [=](auto number) { return combine<decltype(number)>(queue, args); });
 }
 
 enum status cuda_add_parts(struct cuda_queue *queue, const struct add_parts *op)

@@ -73,35 +73,35 @@ enum status cuda_staging_create(struct cuda_staging **out)
     return status;
 }
 
-void cuda_staging_destroy(struct cuda_staging *s)
+void cuda_staging_destroy(struct cuda_staging *staging)
 {
-    if (s == NULL)
+    if (staging == NULL)
         return;
     for (int i = 0; i < SLOTS; i++)
-        if (s->slot[i].event != NULL)
-            cudaEventDestroy(s->slot[i].event);
-    if (s->memory != NULL)
-        cudaFreeHost(s->memory);
-    free(s);
+        if (staging->slot[i].event != NULL)
+            cudaEventDestroy(staging->slot[i].event);
+    if (staging->memory != NULL)
+        cudaFreeHost(staging->memory);
+    free(staging);
 }
 
 /* ---- pinned memory ---- */
 
-enum status cuda_staging_pin(struct cuda_staging *s, size_t bytes, void **out)
+enum status cuda_staging_pin(struct cuda_staging *staging, size_t bytes, void **out)
 {
     void *data = NULL;
     TRY(pin(bytes, "offloaded memory", &data));
     struct pinned *pinned = memory_zeroed(1, sizeof *pinned, "a list of pinned memory");
     memset(data, 0, bytes);
-    *pinned = (struct pinned){.next = s->pinned, .data = data, .bytes = bytes};
-    s->pinned = pinned;
+    *pinned = (struct pinned){.next = staging->pinned, .data = data, .bytes = bytes};
+    staging->pinned = pinned;
     *out = data;
     return OK;
 }
 
-void cuda_staging_unpin(struct cuda_staging *s, void *data)
+void cuda_staging_unpin(struct cuda_staging *staging, void *data)
 {
-    struct pinned **link = &s->pinned;
+    struct pinned **link = &staging->pinned;
     while (*link != NULL && (*link)->data != (char *)data)
         link = &(*link)->next;
     struct pinned *pinned = *link;
@@ -135,16 +135,16 @@ static void finish(struct cuda_staging *s, uint64_t number)
 }
 
 /* Slots of several streams complete in any order: all are polled, and the ring frees from its front. */
-enum status cuda_staging_deliver(struct cuda_staging *s)
+enum status cuda_staging_deliver(struct cuda_staging *staging)
 {
-    for (uint64_t n = s->begin; n < s->end; n++) {
-        cudaError_t error = cudaEventQuery(s->slot[n % SLOTS].event);
+    for (uint64_t n = staging->begin; n < staging->end; n++) {
+        cudaError_t error = cudaEventQuery(staging->slot[n % SLOTS].event);
         if (error == cudaErrorNotReady)
             continue;
         TRY(cuda_check(NULL, error, "cudaEventQuery"));
-        finish(s, n);
-        if (n == s->begin)
-            s->begin++;
+        finish(staging, n);
+        if (n == staging->begin)
+            staging->begin++;
     }
     return OK;
 }
@@ -180,17 +180,17 @@ static enum status copy_slot(struct cuda_staging *s, struct cuda_queue *queue, e
     return OK;
 }
 
-enum status cuda_staging_copy(struct cuda_staging *s, struct cuda_queue *queue, enum op_kind kind,
+enum status cuda_staging_copy(struct cuda_staging *staging, struct cuda_queue *queue, enum op_kind kind,
                               const struct transfer *transfer)
 {
-    if (is_pinned(s, kind == OP_TO_DEVICE ? transfer->from : transfer->to))
+    if (is_pinned(staging, kind == OP_TO_DEVICE ? transfer->from : transfer->to))
         return cuda_check(
             queue,
             cudaMemcpyAsync(transfer->to, transfer->from, transfer->bytes, cudaMemcpyDefault, queue->stream),
             "cudaMemcpyAsync");
     for (size_t done = 0; done < transfer->bytes; done += SLOT_BYTES) {
         size_t left = transfer->bytes - done, bytes = left < SLOT_BYTES ? left : SLOT_BYTES;
-        TRY(copy_slot(s, queue, kind, (char *)transfer->to + done, (const char *)transfer->from + done,
+        TRY(copy_slot(staging, queue, kind, (char *)transfer->to + done, (const char *)transfer->from + done,
                       bytes));
     }
     return OK;

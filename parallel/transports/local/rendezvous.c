@@ -434,22 +434,22 @@ enum status rendezvous_join(struct shared_comm *shared, struct operation operati
     return full ? rendezvous_begin(shared, m, participant.rank) : OK;
 }
 
-bool rendezvous_progress(struct shared_comm *shared, struct rendezvous *m, int rank)
+bool rendezvous_progress(struct shared_comm *shared, struct rendezvous *rendezvous, int rank)
 {
-    if (!atomic_load_explicit(&m->ready, memory_order_acquire))
+    if (!atomic_load_explicit(&rendezvous->ready, memory_order_acquire))
         return false;
-    if (atomic_load_explicit(&m->claimed, memory_order_relaxed) < m->slices)
-        run_slices(shared, m, rank);
-    if (atomic_load_explicit(&m->finished, memory_order_acquire) < m->slices)
+    if (atomic_load_explicit(&rendezvous->claimed, memory_order_relaxed) < rendezvous->slices)
+        run_slices(shared, rendezvous, rank);
+    if (atomic_load_explicit(&rendezvous->finished, memory_order_acquire) < rendezvous->slices)
         return false;
 
     // The last rank to leave recycles the rendezvous. Other ranks must not access it after they have left: it
     // may be in use again.
-    int participants = m->participants;
-    if (atomic_fetch_add_explicit(&m->left, 1, memory_order_acq_rel) + 1 == participants) {
+    int participants = rendezvous->participants;
+    if (atomic_fetch_add_explicit(&rendezvous->left, 1, memory_order_acq_rel) + 1 == participants) {
         pthread_mutex_lock(&shared->lock);
-        m->next = shared->spare;
-        shared->spare = m;
+        rendezvous->next = shared->spare;
+        shared->spare = rendezvous;
         pthread_mutex_unlock(&shared->lock);
     }
     return true;

@@ -97,16 +97,16 @@ static void request_free(struct request *r)
     free(r);
 }
 
-char *request_scratch(struct request *r, size_t bytes)
+char *request_scratch(struct request *request, size_t bytes)
 {
-    struct mpi_comm *c = r->c;
-    if (r->scratch.bytes < bytes && c->spare.bytes >= bytes)
-        swap_buffers(&r->scratch, &c->spare);
-    if (r->scratch.bytes < bytes) {
-        buffer_free(&r->scratch);
-        MUST(buffer_alloc(r->device, PART_COMMUNICATION, bytes, &r->scratch));
+    struct mpi_comm *c = request->c;
+    if (request->scratch.bytes < bytes && c->spare.bytes >= bytes)
+        swap_buffers(&request->scratch, &c->spare);
+    if (request->scratch.bytes < bytes) {
+        buffer_free(&request->scratch);
+        MUST(buffer_alloc(request->device, PART_COMMUNICATION, bytes, &request->scratch));
     }
-    return r->scratch.data;
+    return request->scratch.data;
 }
 
 static struct pending *pending_add(struct request *r, int expected_bytes, int peer)
@@ -128,17 +128,17 @@ static int chunk_of(const struct request *r, size_t bytes)
     return (int)(bytes < limit ? bytes : limit);
 }
 
-void post_send(struct request *r, const void *data, size_t bytes, int peer)
+void post_send(struct request *request, const void *data, size_t bytes, int peer)
 {
     // Exchanges only: collectives post on both sides before they wait, so they never need buffering.
-    bool synchronous = r->c->comm.world->synchronous && r->messages != NULL;
+    bool synchronous = request->c->comm.world->synchronous && request->messages != NULL;
     const char *from = data;
     for (;;) {
-        int chunk = chunk_of(r, bytes);
-        struct pending *p = pending_add(r, -1, peer);
-        check((synchronous ? MPI_Issend : MPI_Isend)(from, chunk, MPI_BYTE, peer, r->tag, r->c->mpi,
-                                                     &p->request),
-              synchronous ? "MPI_Issend" : "MPI_Isend", r->name, p->peer);
+        int chunk = chunk_of(request, bytes);
+        struct pending *p = pending_add(request, -1, peer);
+        check((synchronous ? MPI_Issend : MPI_Isend)(from, chunk, MPI_BYTE, peer, request->tag,
+                                                     request->c->mpi, &p->request),
+              synchronous ? "MPI_Issend" : "MPI_Isend", request->name, p->peer);
         bytes -= (size_t)chunk;
         if (bytes == 0) // `data` may be NULL then
             return;
@@ -146,14 +146,14 @@ void post_send(struct request *r, const void *data, size_t bytes, int peer)
     }
 }
 
-void post_recv(struct request *r, void *data, size_t bytes, int peer)
+void post_recv(struct request *request, void *data, size_t bytes, int peer)
 {
     char *to = data;
     for (;;) {
-        int chunk = chunk_of(r, bytes);
-        struct pending *p = pending_add(r, chunk, peer);
-        check(MPI_Irecv(to, chunk, MPI_BYTE, peer, r->tag, r->c->mpi, &p->request), "MPI_Irecv", r->name,
-              p->peer);
+        int chunk = chunk_of(request, bytes);
+        struct pending *p = pending_add(request, chunk, peer);
+        check(MPI_Irecv(to, chunk, MPI_BYTE, peer, request->tag, request->c->mpi, &p->request), "MPI_Irecv",
+              request->name, p->peer);
         bytes -= (size_t)chunk;
         if (bytes == 0) // `data` may be NULL then
             return;

@@ -47,53 +47,53 @@ static int64_t slice_begin(const struct request *r, int64_t count, int q)
     return begin < count ? begin : count;
 }
 
-bool step_all_reduce(struct request *r)
+bool step_all_reduce(struct request *request)
 {
-    int size = r->size, rank = r->rank;
-    size_t element = dtype_bytes(r->in.dtype);
-    int64_t left = tensor_count(r->in) - r->at, limit = SEGMENT_BYTES / (int64_t)element;
+    int size = request->size, rank = request->rank;
+    size_t element = dtype_bytes(request->in.dtype);
+    int64_t left = tensor_count(request->in) - request->at, limit = SEGMENT_BYTES / (int64_t)element;
     if (left == 0)
         return true;
     int64_t count = left < limit ? left : limit;
-    char *data = (char *)r->in.data + (size_t)r->at * element;
+    char *data = (char *)request->in.data + (size_t)request->at * element;
     bool whole = (size_t)(count * size) * element <= WHOLE_BYTES; // every rank adds everything
-    int64_t begin = whole ? 0 : slice_begin(r, count, rank);
-    int64_t mine = whole ? count : slice_begin(r, count, rank + 1) - begin;
+    int64_t begin = whole ? 0 : slice_begin(request, count, rank);
+    int64_t mine = whole ? count : slice_begin(request, count, rank + 1) - begin;
     size_t stride = (size_t)mine * element;
 
-    switch (r->phase) {
+    switch (request->phase) {
     case 0: { // send each rank its slice, receive this rank's slice from each
-        char *others = request_scratch(r, stride * (size_t)size + 1);
+        char *others = request_scratch(request, stride * (size_t)size + 1);
         for (int q = 0; q < size; q++) {
             if (q == rank)
                 continue;
-            int64_t from = whole ? 0 : slice_begin(r, count, q),
-                    to = whole ? count : slice_begin(r, count, q + 1);
-            post_recv(r, others + (size_t)q * stride, stride, q);
-            post_send(r, data + (size_t)from * element, (size_t)(to - from) * element, q);
+            int64_t from = whole ? 0 : slice_begin(request, count, q),
+                    to = whole ? count : slice_begin(request, count, q + 1);
+            post_recv(request, others + (size_t)q * stride, stride, q);
+            post_send(request, data + (size_t)from * element, (size_t)(to - from) * element, q);
         }
-        r->phase = 1;
+        request->phase = 1;
         return false;
     }
     case 1: { // this rank's slice is summed
         char *slice = data + (size_t)begin * element;
-        add_in_order(r, slice, slice, r->scratch.data, stride, mine);
-        r->phase = whole ? 2 : 3;
+        add_in_order(request, slice, slice, request->scratch.data, stride, mine);
+        request->phase = whole ? 2 : 3;
         return false;
     }
     case 3: // send the summed slice to each rank, receive theirs
         for (int q = 0; q < size; q++) {
             if (q == rank)
                 continue;
-            int64_t from = slice_begin(r, count, q), to = slice_begin(r, count, q + 1);
-            post_recv(r, data + (size_t)from * element, (size_t)(to - from) * element, q);
-            post_send(r, data + (size_t)begin * element, stride, q);
+            int64_t from = slice_begin(request, count, q), to = slice_begin(request, count, q + 1);
+            post_recv(request, data + (size_t)from * element, (size_t)(to - from) * element, q);
+            post_send(request, data + (size_t)begin * element, stride, q);
         }
-        r->phase = 2;
+        request->phase = 2;
         return false;
     default: // the next segment
-        r->at += count;
-        r->phase = 0;
+        request->at += count;
+        request->phase = 0;
         return false;
     }
 }
@@ -113,128 +113,131 @@ static int64_t segment_of(int64_t all, int64_t at, int64_t limit)
     return all - at > limit ? limit : all > at ? all - at : 0;
 }
 
-bool step_reduce_scatter(struct request *r)
+bool step_reduce_scatter(struct request *request)
 {
-    int size = r->size, rank = r->rank;
-    size_t element = dtype_bytes(r->in.dtype);
+    int size = request->size, rank = request->rank;
+    size_t element = dtype_bytes(request->in.dtype);
     int64_t limit = SEGMENT_BYTES / (int64_t)element / size;
     limit = limit > 0 ? limit : 1;
-    if (r->at >= longest_slice(r))
+    if (request->at >= longest_slice(request))
         return true;
-    int64_t count = segment_of(r->counts[rank], r->at, limit);
+    int64_t count = segment_of(request->counts[rank], request->at, limit);
     size_t bytes = (size_t)count * element;
-    const char *slice = (const char *)r->in.data + (size_t)r->at * element, *mine = slice;
+    const char *slice = (const char *)request->in.data + (size_t)request->at * element, *mine = slice;
 
-    char *others = request_scratch(r, bytes * (size_t)size + 1);
+    char *others = request_scratch(request, bytes * (size_t)size + 1);
     for (int q = 0; q < size; q++) {
         if (q == rank) {
             mine = slice;
-        } else if (r->phase == 0) {
-            post_recv(r, others + (size_t)q * bytes, bytes, q);
-            post_send(r, slice, (size_t)segment_of(r->counts[q], r->at, limit) * element, q);
+        } else if (request->phase == 0) {
+            post_recv(request, others + (size_t)q * bytes, bytes, q);
+            post_send(request, slice, (size_t)segment_of(request->counts[q], request->at, limit) * element,
+                      q);
         }
-        slice += (size_t)r->counts[q] * element;
+        slice += (size_t)request->counts[q] * element;
     }
-    if (r->phase == 0) {
-        r->phase = 1;
+    if (request->phase == 0) {
+        request->phase = 1;
         return false;
     }
     if (count > 0)
-        add_in_order(r, (char *)r->out.data + (size_t)r->at * element, mine, others, bytes, count);
-    r->at += limit;
-    r->phase = 0;
+        add_in_order(request, (char *)request->out.data + (size_t)request->at * element, mine, others, bytes,
+                     count);
+    request->at += limit;
+    request->phase = 0;
     return false;
 }
 
 /* ---- copies: one round each ---- */
 
-bool step_all_gather(struct request *r)
+bool step_all_gather(struct request *request)
 {
-    if (r->phase++ > 0)
+    if (request->phase++ > 0)
         return true;
-    size_t bytes = tensor_bytes(r->in);
-    char *out = r->out.data, *own = out;
-    for (int q = 0; q < r->size; q++) {
-        size_t theirs = (size_t)r->counts[q] * dtype_bytes(r->in.dtype);
-        if (q != r->rank) {
-            post_recv(r, out, theirs, q);
-            post_send(r, r->in.data, bytes, q);
+    size_t bytes = tensor_bytes(request->in);
+    char *out = request->out.data, *own = out;
+    for (int q = 0; q < request->size; q++) {
+        size_t theirs = (size_t)request->counts[q] * dtype_bytes(request->in.dtype);
+        if (q != request->rank) {
+            post_recv(request, out, theirs, q);
+            post_send(request, request->in.data, bytes, q);
         } else {
             own = out;
         }
         out += theirs;
     }
-    if (own != r->in.data && bytes > 0)
-        memcpy(own, r->in.data, bytes);
+    if (own != request->in.data && bytes > 0)
+        memcpy(own, request->in.data, bytes);
     return false;
 }
 
-bool step_broadcast(struct request *r)
+bool step_broadcast(struct request *request)
 {
-    if (r->phase++ > 0)
+    if (request->phase++ > 0)
         return true;
-    size_t bytes = tensor_bytes(r->in);
-    if (r->root != r->rank)
-        post_recv(r, r->in.data, bytes, r->root);
-    for (int q = 0; q < r->size && r->root == r->rank; q++)
-        if (q != r->root)
-            post_send(r, r->in.data, bytes, q);
+    size_t bytes = tensor_bytes(request->in);
+    if (request->root != request->rank)
+        post_recv(request, request->in.data, bytes, request->root);
+    for (int q = 0; q < request->size && request->root == request->rank; q++)
+        if (q != request->root)
+            post_send(request, request->in.data, bytes, q);
     return false;
 }
 
-bool step_all_to_all(struct request *r)
+bool step_all_to_all(struct request *request)
 {
-    if (r->phase++ > 0)
+    if (request->phase++ > 0)
         return true;
-    int size = r->size;
-    size_t element = dtype_bytes(r->in.dtype);
-    const char *in = r->in.data;
-    char *out = r->out.data;
+    int size = request->size;
+    size_t element = dtype_bytes(request->in.dtype);
+    const char *in = request->in.data;
+    char *out = request->out.data;
     for (int q = 0; q < size; q++) {
-        size_t in_bytes = (size_t)r->counts[q] * element, out_bytes = (size_t)r->counts[size + q] * element;
-        if (q != r->rank) {
-            post_recv(r, out, out_bytes, q);
-            post_send(r, in, in_bytes, q);
+        size_t in_bytes = (size_t)request->counts[q] * element,
+               out_bytes = (size_t)request->counts[size + q] * element;
+        if (q != request->rank) {
+            post_recv(request, out, out_bytes, q);
+            post_send(request, in, in_bytes, q);
         }
         out += out_bytes;
         in += in_bytes;
     }
-    in = r->in.data;
-    out = r->out.data;
-    for (int q = 0; q < r->rank; q++) {
-        in += (size_t)r->counts[q] * element;
-        out += (size_t)r->counts[size + q] * element;
+    in = request->in.data;
+    out = request->out.data;
+    for (int q = 0; q < request->rank; q++) {
+        in += (size_t)request->counts[q] * element;
+        out += (size_t)request->counts[size + q] * element;
     }
-    size_t mine = (size_t)r->counts[r->rank] * element;
+    size_t mine = (size_t)request->counts[request->rank] * element;
     if (mine > 0)
         memcpy(out, in, mine);
     return false;
 }
 
-bool step_barrier(struct request *r)
+bool step_barrier(struct request *request)
 {
-    if (r->phase++ > 0)
+    if (request->phase++ > 0)
         return true;
-    for (int q = 0; q < r->size; q++)
-        if (q != r->rank) {
-            post_recv(r, NULL, 0, q);
-            post_send(r, NULL, 0, q);
+    for (int q = 0; q < request->size; q++)
+        if (q != request->rank) {
+            post_recv(request, NULL, 0, q);
+            post_send(request, NULL, 0, q);
         }
     return false;
 }
 
 /* Each send/receive pair has its own tag, by its number between these two ranks. */
-bool step_exchange(struct request *r)
+bool step_exchange(struct request *request)
 {
-    if (r->phase++ > 0)
+    if (request->phase++ > 0)
         return true;
-    for (int i = 0; i < r->message_count; i++) {
-        struct tensor data = r->messages[i].message.data;
-        r->tag = r->messages[i].tag;
-        if (r->messages[i].message.send)
-            post_send(r, data.data, tensor_bytes(data), r->messages[i].message.peer);
+    for (int i = 0; i < request->message_count; i++) {
+        struct tensor data = request->messages[i].message.data;
+        request->tag = request->messages[i].tag;
+        if (request->messages[i].message.send)
+            post_send(request, data.data, tensor_bytes(data), request->messages[i].message.peer);
         else
-            post_recv(r, data.data, tensor_bytes(data), r->messages[i].message.peer);
+            post_recv(request, data.data, tensor_bytes(data), request->messages[i].message.peer);
     }
     return false;
 }

@@ -561,11 +561,11 @@ void nccl_comm_destroy(struct comm *comm)
 
 /* In one group: aborting a comm frees its memory, which waits for the GPU, which may be blocked in a message
  * of another comm until that is aborted too (NCCL issue 1013). */
-void nccl_abort(struct nccl_world *w)
+void nccl_abort(struct nccl_world *world)
 {
-    const struct nccl_library *nccl = &w->job->nccl;
+    const struct nccl_library *nccl = &world->job->nccl;
     bool any = false;
-    for (struct nccl_comm *c = w->comms; c != NULL; c = c->next) {
+    for (struct nccl_comm *c = world->comms; c != NULL; c = c->next) {
         if (c->nccl == NULL)
             continue;
         if (!any)

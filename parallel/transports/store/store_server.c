@@ -394,20 +394,20 @@ static void leave_upstream(int upstream)
     }
 }
 
-void store_server_stop(struct store_server *s, double limit_s)
+void store_server_stop(struct store_server *server, double limit_s)
 {
     struct timespec until;
-    if (s == NULL)
+    if (server == NULL)
         return;
-    atomic_store(&s->closing, true);
+    atomic_store(&server->closing, true);
     CHECK(clock_gettime(CLOCK_REALTIME, &until) == 0);
     const int64_t end_ns = until.tv_nsec + (int64_t)(1e9 * limit_s);
     until.tv_sec += end_ns / 1000000000;
     until.tv_nsec = end_ns % 1000000000;
     // The process is about to end: a thread that is still needed by others ends with it.
-    if (pthread_timedjoin_np(s->thread, NULL, &until) != 0)
+    if (pthread_timedjoin_np(server->thread, NULL, &until) != 0)
         return;
-    if (s->options.upstream >= 0)
-        leave_upstream(s->options.upstream);
-    free_server(s);
+    if (server->options.upstream >= 0)
+        leave_upstream(server->options.upstream);
+    free_server(server);
 }

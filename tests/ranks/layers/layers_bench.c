@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ranks/layers/layers_bench.h"
 
+#include "layers/model.h"
 #include "layers/parameters/gradients.h"
 
 #include <stddef.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ranks/layers/layers_expected.h"
+#include "layers/model.h"
 
 #include <stdlib.h>
 #include <string.h>

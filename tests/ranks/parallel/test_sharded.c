@@ -6,6 +6,7 @@
  * Three faults are injected. A bucket cut at the wrong element, and a missing acquire, are detected on any
  * device. Reads before the all-gather has completed, or after the release, are NaN on `strict`, whose
  * streams run as late as possible. */
+#include "layers/model.h"
 #include "layers/parameters/gradients.h"
 #include "layers/parameters/sharded.h"
 #include "tests/fixtures/model_family.h"

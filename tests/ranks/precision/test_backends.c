@@ -2,6 +2,7 @@
 /* Whole runs in bf16 with library functions instead of our own kernels, on the emulated cuda device with
  * emulated libraries: cuDNN's attention, and cuBLASLt's fused epilogues. Results are close to those of our
  * own kernels, and bit-identical on one rank and two, with recomputation. */
+#include "layers/model.h"
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
 #include "trainer/verify/bound.h"

@@ -2,6 +2,7 @@
 /* Delayed scaling: scales follow from the amax history as in a double-precision reference, the history does
  * not depend on the layout, and a resumed run restores it. Injected faults: a microbatch whose amax is not
  * recorded, a history lost on resume, scales changed by an evaluation. */
+#include "layers/model.h"
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
 #include "trainer/checkpoint/checkpoint.h"

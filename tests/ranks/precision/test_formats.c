@@ -5,6 +5,7 @@
  * whose sums have another order than the cpu's, bit-identical on every layout.
  *     test_formats DEVICE */
 #include "layers/linear/linear.h"
+#include "layers/model.h"
 #include "layers/parameters/gradients.h"
 #include "tests/support/narrow/narrow_reference.h"
 #include "tests/support/tiny.h"

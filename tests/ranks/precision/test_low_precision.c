@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Low precision in linear layers: each operand is quantized according to its format, the quantized values do
  * not depend on the layout, and runs of layouts with the same arithmetic are bit-identical. */
+#include "base/memory.h"
 #include "layers/linear/linear.h"
+#include "layers/model.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_verify.h"
 #include "tests/support/trace.h"
@@ -99,9 +101,8 @@ static int64_t amax_slot(const struct rank *r, int operand)
 static void use_delayed_scaling(struct rank *r)
 {
     int64_t n = (int64_t)r->params.count * OPERANDS;
-    r->used = calloc((size_t)n, sizeof *r->used);
-    r->seen = calloc((size_t)n, sizeof *r->seen);
-    CHECK(r->used != NULL && r->seen != NULL);
+    r->used = memory_zeroed((size_t)n, sizeof *r->used, "amaxes");
+    r->seen = memory_zeroed((size_t)n, sizeof *r->seen, "amaxes");
     for (int64_t i = 0; i < n; i++)
         r->used[i] = OTHER_AMAX;
     for (int operand = 0; operand < OPERANDS; operand++)
@@ -421,11 +422,10 @@ enum { FORMATS = sizeof formats / sizeof *formats };
 static int check_layer(void)
 {
     int failures = 0;
-    struct quantized *one = calloc(1, sizeof *one), *cut = calloc(1, sizeof *cut);
+    struct quantized *one = memory_zeroed(2, sizeof *one, "operands"), *cut = one + 1;
     struct device *device;
-    struct operand_values *values = calloc(1, sizeof *values);
+    struct operand_values *values = memory_zeroed(1, sizeof *values, "values");
     struct check check = {.got = one, .values = values};
-    CHECK(one != NULL && cut != NULL && values != NULL);
     fill_operands(values);
     MUST(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &device));
     MUST(stream_create(device, "check", &check.stream));
@@ -454,7 +454,6 @@ static int check_layer(void)
     stream_destroy(check.stream);
     device_close(device);
     free(one);
-    free(cut);
     free(values);
     return failures;
 }

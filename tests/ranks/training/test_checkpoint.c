@@ -8,6 +8,7 @@
  * mpi DEVICE: stopped and resumed, as processes.
  * kill DEVICE: killed repeatedly while saving; a loadable checkpoint always exists.
  * A rank that detects an error returns, and the world ends with its message. */
+#include "layers/model.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"

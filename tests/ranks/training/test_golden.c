@@ -11,6 +11,7 @@
  *
  * FOLDER holds the golden files; LAYOUT is the number of the only layout to run; CASES are hexadecimal digits:
  * run only those files. */
+#include "layers/model.h"
 #include "planner/plan/memory_plan.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tests/ranks/training/golden.h"

@@ -7,6 +7,7 @@
  *     test_post_validation [MPIRUN]
  *
  * Pitfall: no rank speculates on the last step of a run, so of n steps n - 1 count. */
+#include "layers/model.h"
 #include "schedules/schedule.h"
 #include "tests/support/launched.h"
 #include "tests/support/sanitized.h"

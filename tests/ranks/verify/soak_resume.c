@@ -7,6 +7,7 @@
  *    soak_resume FIRST COUNT     a line for each run; exit status 1 if any was different or failed
  *
  * CI runs a few of them; tools/soak runs a hundred, and reads these lines. */
+#include "layers/model.h"
 #include "tests/ranks/verify/random_recipe.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/load.h"

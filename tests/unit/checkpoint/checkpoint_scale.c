@@ -6,6 +6,7 @@
  *     checkpoint_scale               runs all of it in a temporary folder
  *     checkpoint_scale find LAYOUT   one rank of a layout, in the current folder */
 #include "base/text.h"
+#include "layers/model.h"
 #include "schedules/schedule.h"
 #include "tests/fixtures/model_family.h"
 #include "tests/support/tiny.h"

@@ -2,6 +2,7 @@
 /* Shards, without files: every tensor of a model is a function of name, state and global index. It is cut
  * into shards on one layout and reassembled on another, for all pairs of layouts, and each element must
  * equal the function's value; so swapped rows and columns, or a missing shard, cannot cancel. */
+#include "layers/model.h"
 #include "trainer/checkpoint/distribute/save_plan.h"
 #include "trainer/checkpoint/format/tiling.h"
 

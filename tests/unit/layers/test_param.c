@@ -3,6 +3,7 @@
 #include "layers/parameters/param.h"
 
 #include "base/text.h"
+#include "layers/model.h"
 #include "tests/fixtures/model_family.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The weights of one rank: offsets, initial values, and tied weights. */
+#include "layers/model.h"
 #include "layers/parameters/weights.h"
 #include "tests/fixtures/model_family.h"
 #include "tests/support/narrow/narrow_reference.h"

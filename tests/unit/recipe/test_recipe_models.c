@@ -4,6 +4,7 @@
  * GPT-3 and Megatron's models, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
  * and BloomForCausalLM. A wrong digit in a recipe, or in the declaration of a parameter, changes them. */
 #include "base/file.h"
+#include "layers/model.h"
 #include "layers/parameters/param.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tests/unit/recipe/recipe_case.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The memory formula against published tables: what other programs store, by the same formula. */
+#include "layers/model.h"
 #include "planner/memory/memory_formula.h"
 #include "tests/unit/recipe/recipe_case.h"
 #include "trainer/run/metrics.h"

@@ -3,6 +3,7 @@
  * that of the checkpoint's recipe with the given keys. */
 #include "base/file.h"
 #include "base/memory.h"
+#include "layers/model.h"
 #include "planner/recipe/planned_recipe.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/commands.h"
+#include "tools/cli/data/cmd_data.h"
 
 #include "base/memory.h"
 #include "base/text.h"
-#include "tools/cli/data/cmd_data_options.h"
+#include "tools/cli/commands.h"
 #include "tools/cli/options.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/data/cmd_data_options.h"
+#include "tools/cli/data/cmd_data.h"
 
 #include "base/memory.h"
 #include "base/text.h"

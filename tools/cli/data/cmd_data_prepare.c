@@ -5,7 +5,7 @@
  *                    lines                                         PREFIX.mask, of conversations
  *
  * Text is streamed, so a document may have any size if its tokenizer can cut it (encoder_cut()). */
-#include "tools/cli/data/cmd_data_options.h"
+#include "tools/cli/data/cmd_data.h"
 
 #include "base/clock.h"
 #include "base/machine.h"

@@ -214,7 +214,7 @@ static void print_json(const struct comparison *c, const struct entry *entries, 
     puts("]}");
 }
 
-enum status compare_schedules(const struct comparison *c)
+enum status compare_schedules(const struct comparison *comparison)
 {
     int count = 0;
     while (schedule_about(count) != NULL)
@@ -228,14 +228,14 @@ enum status compare_schedules(const struct comparison *c)
         entries[i].name = schedule_about(i)->name;
         double share = is_auto(&entries[i]) ? AUTO_SHARE : 1.0;
         reporter_part(&reporter, entries[i].name, 100.0 * i / all, 100.0 * (i + share) / all);
-        status = simulate_family(c, &reporter.progress, &entries[i]);
+        status = simulate_family(comparison, &reporter.progress, &entries[i]);
     }
     reporter_end(&reporter);
     sort(entries, count);
-    if (status == OK && c->json)
-        print_json(c, entries, count);
+    if (status == OK && comparison->json)
+        print_json(comparison, entries, count);
     else if (status == OK)
-        print_table(c, entries, count);
+        print_table(comparison, entries, count);
     for (int i = 0; i < count; i++)
         free(entries[i].refusal);
     free(entries);

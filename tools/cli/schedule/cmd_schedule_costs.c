@@ -61,10 +61,10 @@ static enum status set_b(const char *text, unsigned set, struct cost_table *cost
     return OK;
 }
 
-enum status parse_costs(const char *text, bool with_file, struct cost_table *out)
+enum status parse_costs(const char *text, bool with_file, struct cost_table *whole)
 {
     enum { COMM = 1U << COST_COMM };
-    *out = (struct cost_table){.chunk = {.f = 1, .i = 1, .w = 1}};
+    *whole = (struct cost_table){.chunk = {.f = 1, .i = 1, .w = 1}};
     struct text item = {0};
     enum status status = OK;
     unsigned set = 0;
@@ -74,18 +74,18 @@ enum status parse_costs(const char *text, bool with_file, struct cost_table *out
             shown--;
         text_free(&item);
         text_add_bytes(&item, at, shown);
-        status = set_cost(out, item.chars, &set);
+        status = set_cost(whole, item.chars, &set);
         at = at[length] == ',' ? at + length + 1 : NULL;
     }
     text_free(&item);
     TRY(status);
-    TRY(set_b(text, set, out));
+    TRY(set_b(text, set, whole));
     if (with_file && (set & ~(unsigned)COMM) != 0)
         return fail(BAD_USAGE,
                     "schedule: --cost %s and --cost-file both set the times of F, I and W; with a file, "
                     "use only --cost comm=0.1",
                     text);
-    return out->chunk.f + out->chunk.i + out->chunk.w > 0.0
+    return whole->chunk.f + whole->chunk.i + whole->chunk.w > 0.0
                ? OK
                : fail(BAD_USAGE, "schedule: --cost %s: all times are 0; set at least one", text);
 }

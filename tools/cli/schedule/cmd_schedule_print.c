@@ -19,17 +19,17 @@ void print_schedule_list(void)
 }
 
 /* Returns the rank with the largest bubble. */
-int worst_rank(const struct simulation *sim)
+int worst_rank(const struct simulation *simulation)
 {
     int worst = 0;
-    for (int rank = 1; rank < sim->p; rank++)
-        worst = sim->ranks[rank].bubble > sim->ranks[worst].bubble ? rank : worst;
+    for (int rank = 1; rank < simulation->p; rank++)
+        worst = simulation->ranks[rank].bubble > simulation->ranks[worst].bubble ? rank : worst;
     return worst;
 }
 
-double bubble_fraction(const struct simulation *sim)
+double bubble_fraction(const struct simulation *simulation)
 {
-    const struct rank_time *worst = &sim->ranks[worst_rank(sim)];
+    const struct rank_time *worst = &simulation->ranks[worst_rank(simulation)];
     double span = worst->last_end - worst->first_start;
     return span > 0.0 ? worst->bubble / span : 0.0;
 }

@@ -19,25 +19,25 @@ static void show(void *context, double percent)
     fflush(stderr);
 }
 
-void reporter_begin(struct reporter *r, const char *what)
+void reporter_begin(struct reporter *reporter, const char *what)
 {
-    *r = (struct reporter){
-        .progress = {.report = show, .context = r}, .what = what, .to = 100.0, .begun = clock_s()};
-    r->terminal = isatty(STDERR_FILENO) == 1;
+    *reporter = (struct reporter){
+        .progress = {.report = show, .context = reporter}, .what = what, .to = 100.0, .begun = clock_s()};
+    reporter->terminal = isatty(STDERR_FILENO) == 1;
 }
 
-void reporter_part(struct reporter *r, const char *what, double from, double to)
+void reporter_part(struct reporter *reporter, const char *what, double from, double to)
 {
-    r->what = what;
-    r->from = from;
-    r->to = to;
-    show(r, 0.0);
+    reporter->what = what;
+    reporter->from = from;
+    reporter->to = to;
+    show(reporter, 0.0);
 }
 
-void reporter_end(struct reporter *r)
+void reporter_end(struct reporter *reporter)
 {
-    if (r->shown > 0.0)
+    if (reporter->shown > 0.0)
         fputs("\r\033[K", stderr);
-    r->shown = 0.0;
-    r->terminal = false;
+    reporter->shown = 0.0;
+    reporter->terminal = false;
 }

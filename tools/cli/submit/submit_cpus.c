@@ -38,13 +38,13 @@ static bool has_cpus(const struct submission *s)
     return has;
 }
 
-void submit_warn_cpus(const struct submission *s)
+void submit_warn_cpus(const struct submission *submission)
 {
-    const struct recipe_cluster *cluster = &s->recipe->cluster;
-    if (recipe_gpu(s->recipe) == NULL || cluster->threads_per_rank > 0 || has_cpus(s))
+    const struct recipe_cluster *cluster = &submission->recipe->cluster;
+    if (recipe_gpu(submission->recipe) == NULL || cluster->threads_per_rank > 0 || has_cpus(submission))
         return;
     const int of_gpus = cluster->gpus_per_node * cluster->ranks_per_gpu;
-    const int ranks = of_gpus > s->ranks_per_node ? of_gpus : s->ranks_per_node;
+    const int ranks = of_gpus > submission->ranks_per_node ? of_gpus : submission->ranks_per_node;
     const int cpus = node_cpus(cluster->partition);
     AUTO(text) use = {0};
     if (cpus >= ranks)

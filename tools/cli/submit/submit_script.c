@@ -114,9 +114,9 @@ static enum status check_device(const struct recipe *recipe)
     return status;
 }
 
-enum status submit_check(const struct submission *s)
+enum status submit_check(const struct submission *submission)
 {
-    const struct recipe *recipe = s->recipe;
+    const struct recipe *recipe = submission->recipe;
     const char *time = recipe->cluster.time;
     TRY(check_device(recipe));
     if (recipe->checkpoint.save == NULL)
@@ -127,12 +127,12 @@ enum status submit_check(const struct submission *s)
         return fail(BAD_RECIPE,
                     "resilience.exit_signal is empty: the job cannot save before its time limit; use "
                     "resilience.exit_signal=[SIGTERM]");
-    if (time != NULL && slurm_seconds(time) <= s->lead_s)
+    if (time != NULL && slurm_seconds(time) <= submission->lead_s)
         return fail(BAD_RECIPE,
                     "cluster.time %s is not longer than the %lld s that saving takes; use "
                     "cluster.time=%lld or more (minutes)",
-                    time, (long long)s->lead_s, (long long)((2 * s->lead_s + 59) / 60));
-    if (recipe->resilience.elastic && s->restarts == 0)
+                    time, (long long)submission->lead_s, (long long)((2 * submission->lead_s + 59) / 60));
+    if (recipe->resilience.elastic && submission->restarts == 0)
         return fail(BAD_RECIPE,
                     "resilience.elastic: after a failure Slurm starts the job again on the same number of "
                     "nodes; use submit --restarts 100, or resilience.elastic=false");
@@ -219,15 +219,15 @@ static void add_launch(const struct submission *s, struct text *out)
         text_add(out, " --cpus-per-task=%d", s->recipe->cluster.threads_per_rank);
 }
 
-void submit_options(const struct submission *s, struct text *out)
+void submit_options(const struct submission *submission, struct text *out)
 {
-    add_resources(s, out);
-    add_lines(s, true, out);
+    add_resources(submission, out);
+    add_lines(submission, true, out);
 }
 
-void submit_commands(const struct submission *s, struct text *out)
+void submit_commands(const struct submission *submission, struct text *out)
 {
-    add_lines(s, false, out);
+    add_lines(submission, false, out);
 }
 
 static void add_command(const struct submission *s, struct text *out)
@@ -291,27 +291,27 @@ static void add_requeue(const struct submission *s, struct text *out)
              (long long)s->requeues, (long long)s->requeues);
 }
 
-void submit_script(const struct submission *s, const char *why, struct text *out)
+void submit_script(const struct submission *submission, const char *why, struct text *out)
 {
     text_add(out, "#!/bin/bash\n");
-    add_resources(s, out);
-    add_log_path(s->recipe->logging.run_dir, out);
+    add_resources(submission, out);
+    add_log_path(submission->recipe->logging.run_dir, out);
     text_add(out, "#SBATCH --requeue\n#SBATCH --open-mode=append\n");
-    if (s->recipe->resilience.elastic) // the job outlives its nodes
+    if (submission->recipe->resilience.elastic) // the job outlives its nodes
         text_add(out, "#SBATCH --no-kill\n");
     // Without B: the signal goes to the ranks, and not to this script.
-    text_add(out, "# %s\n#SBATCH --signal=%s@%lld\n", why, submit_stop_signal(s->recipe) + strlen("SIG"),
-             (long long)s->lead_s);
-    add_lines(s, true, out);
+    text_add(out, "# %s\n#SBATCH --signal=%s@%lld\n", why,
+             submit_stop_signal(submission->recipe) + strlen("SIG"), (long long)submission->lead_s);
+    add_lines(submission, true, out);
     text_add(out,
              "\n# Slurm runs this script again, from its first line, whenever the job is requeued.\n"
              "# The script outlives the signals that make the ranks save: a trap waits for the command.\n"
              "trap : TERM INT USR1 USR2\ncd ");
-    text_add_shell_word(out, s->folder);
+    text_add_shell_word(out, submission->folder);
     text_add(out, " || exit 1\n");
-    add_lines(s, false, out);
+    add_lines(submission, false, out);
     text_add(out, "status=0\n");
-    add_command(s, out);
-    add_started(s, out);
-    add_requeue(s, out);
+    add_command(submission, out);
+    add_started(submission, out);
+    add_requeue(submission, out);
 }

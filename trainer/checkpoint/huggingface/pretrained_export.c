@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "kernels/numbers/narrow.h"
+#include "layers/model.h"
 #include "trainer/checkpoint/format/safetensors_writer.h"
 #include "trainer/checkpoint/huggingface/pretrained_recipe.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"

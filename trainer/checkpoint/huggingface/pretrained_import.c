@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "kernels/numbers/narrow.h"
+#include "layers/model.h"
 #include "trainer/checkpoint/format/manifest.h"
 #include "trainer/checkpoint/huggingface/model_files.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"

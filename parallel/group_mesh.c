@@ -75,31 +75,31 @@ static enum status make_pair(struct world *world, struct groups *g, const char *
     return group_create(world, name, id, ranks, 2, out);
 }
 
-enum status groups_add_ties(struct world *world, struct groups *g, int first_pp, int last_pp)
+enum status groups_add_ties(struct world *world, struct groups *groups, int first_pp, int last_pp)
 {
-    return make_pair(world, g, "ties", GROUP_ID_TIES, first_pp, last_pp, &g->ties);
+    return make_pair(world, groups, "ties", GROUP_ID_TIES, first_pp, last_pp, &groups->ties);
 }
 
-enum status groups_add_replicas(struct world *world, struct groups *g)
+enum status groups_add_replicas(struct world *world, struct groups *groups)
 {
-    int degree = g->mesh.degrees.pp, mine = g->coord.pp, other = degree - 1 - mine;
+    int degree = groups->mesh.degrees.pp, mine = groups->coord.pp, other = degree - 1 - mine;
     if (degree % 2 != 0)
         return fail(BAD_ARGUMENT, "replicas of stages need an even number of pipeline ranks, not %d", degree);
-    return make_pair(world, g, "stage replicas", GROUP_ID_REPLICAS, mine < other ? mine : other,
-                     mine < other ? other : mine, &g->stage_replicas);
+    return make_pair(world, groups, "stage replicas", GROUP_ID_REPLICAS, mine < other ? mine : other,
+                     mine < other ? other : mine, &groups->stage_replicas);
 }
 
-bool groups_is_primary_replica(const struct groups *g)
+bool groups_is_primary_replica(const struct groups *groups)
 {
-    return g->coord.dp == 0 && g->coord.cp == 0 &&
-           (g->stage_replicas == NULL || g->stage_replicas->rank == 0);
+    return groups->coord.dp == 0 && groups->coord.cp == 0 &&
+           (groups->stage_replicas == NULL || groups->stage_replicas->rank == 0);
 }
 
-struct mesh_groups groups_of(const struct groups *g, enum mesh_kind mesh)
+struct mesh_groups groups_of(const struct groups *groups, enum mesh_kind mesh)
 {
-    if (mesh == MESH_EXPERT && !mesh_coincide(&g->mesh))
-        return (struct mesh_groups){.tp = g->expert_tp, .data = g->expert_data};
-    return (struct mesh_groups){.tp = g->tp, .data = g->data};
+    if (mesh == MESH_EXPERT && !mesh_coincide(&groups->mesh))
+        return (struct mesh_groups){.tp = groups->expert_tp, .data = groups->expert_data};
+    return (struct mesh_groups){.tp = groups->tp, .data = groups->data};
 }
 
 void groups_destroy(struct groups *groups)
