@@ -12,6 +12,7 @@
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/data/order/data_resume.h"
 #include "trainer/engine/agree.h"
+#include "trainer/files/inside.h"
 #include "trainer/optimizer/learning_rate.h"
 
 #include <errno.h>
@@ -458,14 +459,6 @@ enum status checkpoint_load_newest(struct rank_state *state, struct memory_check
 
 static const char fix_path[] = "use a checkpoint, a directory of checkpoints or a run directory";
 
-static bool holds(const char *folder, const char *name)
-{
-    AUTO(text) path = {0};
-    struct stat info;
-    text_add(&path, "%s/%s", folder, name);
-    return stat(path.chars, &info) == 0;
-}
-
 /* A name of a directory in which a save was interrupted, or whose manifest was removed. */
 static bool is_step(const char *path)
 {
@@ -482,9 +475,9 @@ static enum status refuse_folder(const char *path)
                     "%s/manifest.json: missing: not a complete checkpoint; use the directory that contains "
                     "%s to find the newest complete one",
                     path, path);
-    if (holds(path, "recipe.yaml"))
+    if (inside_exists(path, "recipe.yaml"))
         text_add(&fix, "; use the directory of checkpoint.save in %s/recipe.yaml", path);
-    else if (holds(path, "config.json"))
+    else if (inside_exists(path, "config.json"))
         text_add(&fix, "; use cuboid checkpoint import %s -o CKPT first", path);
     else
         text_add(&fix, "; %s", fix_path);
@@ -505,8 +498,8 @@ enum status checkpoint_resolve(const char *path, char **out)
         return fail(BAD_CHECKPOINT, "%s: %s; %s", path, strerror(errno), fix_path);
     if (!S_ISDIR(info.st_mode))
         return fail(BAD_CHECKPOINT, "%s: not a directory; %s", path, fix_path);
-    const bool itself = holds(path, "manifest.json");
-    text_add(&folder, "%s%s", path, !itself && holds(path, "checkpoints") ? "/checkpoints" : "");
+    const bool itself = inside_exists(path, "manifest.json");
+    text_add(&folder, "%s%s", path, !itself && inside_exists(path, "checkpoints") ? "/checkpoints" : "");
     enum status status = OK;
     if (itself)
         found = text_copy(path);
@@ -545,7 +538,7 @@ void checkpoint_add_resharded(const struct rank_state *state, const char *path, 
         AUTO(text) folder = {0};
         text_add(&folder, "%s", path);
         text_add(&folder, folders[i], (long long)state->step);
-        found = holds(folder.chars, "manifest.json") && manifest_read(folder.chars, &manifest) == OK;
+        found = inside_exists(folder.chars, "manifest.json") && manifest_read(folder.chars, &manifest) == OK;
     }
     for (int i = 0; i < 3 && found; i++)
         same = same && manifest_degree(&manifest, axes[i]) == now[i];

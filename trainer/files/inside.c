@@ -137,3 +137,10 @@ enum status inside_write(const char *folder, const char *name, const struct text
     }
     return status;
 }
+
+bool inside_exists(const char *folder, const char *name)
+{
+    AUTO(text) path = {0};
+    text_add(&path, "%s/%s", folder, name);
+    return access(path.chars, F_OK) == 0;
+}

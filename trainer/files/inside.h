@@ -23,3 +23,5 @@ MUST_USE enum status inside_check(const char *folder, const char *name);
 /* Writes a file atomically, with the permissions of `mode` that the process gives new files. */
 MUST_USE enum status inside_write(const char *folder, const char *name, const struct text *bytes,
                                   mode_t mode);
+/* Whether the folder has a file or a folder of this name; not of a link without a target. */
+bool inside_exists(const char *folder, const char *name);

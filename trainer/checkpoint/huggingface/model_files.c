@@ -9,7 +9,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- parsing ---- */
 
@@ -133,19 +132,12 @@ static bool is_reported(enum model_file file)
     return file == MODEL_TOKENIZER_JSON || file == MODEL_TOKENIZER_MODEL;
 }
 
-static bool exists(const char *folder, const char *name)
-{
-    AUTO(text) path = {0};
-    text_add(&path, "%s/%s", folder, name);
-    return access(path.chars, F_OK) == 0;
-}
-
 static enum status read_one(const char *folder, const char *name, enum model_file file,
                             struct model_files *out)
 {
     struct text bytes = {0};
     bool found = false;
-    if (is_reported(file) && !exists(folder, name))
+    if (is_reported(file) && !inside_exists(folder, name))
         return OK;
     enum status status = inside_read(folder, name, MAX_BYTES, &bytes, &out->list[file].mode, &found);
     const bool parses = status == OK && found && kinds[file].parses(&bytes);

@@ -139,8 +139,7 @@ enum status pretrained_tokenizer_read(const char *path, enum model_file file, st
                                       struct model_files *out)
 {
     struct stat info;
-    AUTO(text) folder = {0};
-    struct text whole = {0};
+    AUTO(text) whole = {0}, folder = {0};
     const char *name = model_file_name(file);
     text_add(&whole, "%s", path);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
@@ -150,6 +149,5 @@ enum status pretrained_tokenizer_read(const char *path, enum model_file file, st
     enum status status = model_files_read_as(whole.chars, file, out);
     if (status == OK && strcmp(base_name(whole.chars), name) == 0)
         status = model_files_read(folder.chars, MODEL_TOKENIZER_JSON, MODEL_CHAT_TEMPLATE, warnings, out);
-    text_free(&whole);
     return status;
 }

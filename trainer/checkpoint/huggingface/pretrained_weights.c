@@ -10,17 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const char single_name[] = "model.safetensors", index_name[] = "model.safetensors.index.json";
 enum { MAX_INDEX_BYTES = 64 << 20, MAX_FILES = 10000 };
-
-static bool exists(const char *folder, const char *name)
-{
-    AUTO(text) path = {0};
-    text_add(&path, "%s/%s", folder, name);
-    return access(path.chars, F_OK) == 0;
-}
 
 /* A link without its target, as in a cache from which files were removed. */
 static bool is_lost_link(const char *folder, const char *name)
@@ -126,7 +118,7 @@ static enum status open_listed(struct pretrained_weights *w, const json_t *map)
             continue;
         if (w->file_count == MAX_FILES)
             return fail(BAD_CHECKPOINT, "%s/%s: lists more than %d files", w->folder, index_name, MAX_FILES);
-        if (!exists(w->folder, name))
+        if (!inside_exists(w->folder, name))
             return fail(BAD_CHECKPOINT, "%s: %s is missing, which %s lists for tensor %s", w->folder, name,
                         index_name, tensor);
         TRY(open_file(w, name));
@@ -185,18 +177,19 @@ static enum status open_index(struct pretrained_weights *w)
 enum status pretrained_weights_open(const char *folder, struct pretrained_weights *out)
 {
     *out = (struct pretrained_weights){.folder = folder};
-    if (exists(folder, single_name)) {
+    if (inside_exists(folder, single_name)) {
         TRY(open_file(out, single_name));
         return list_entries(out);
     }
-    if (exists(folder, index_name))
+    if (inside_exists(folder, index_name))
         return open_index(out);
     if (is_lost_link(folder, single_name) || is_lost_link(folder, index_name))
         return fail(BAD_CHECKPOINT,
                     "%s/%s: is a link to a file that does not exist; download the model again", folder,
                     is_lost_link(folder, single_name) ? single_name : index_name);
     return fail(BAD_CHECKPOINT, "%s: has neither %s nor %s%s", folder, single_name, index_name,
-                exists(folder, "pytorch_model.bin") || exists(folder, "pytorch_model.bin.index.json")
+                inside_exists(folder, "pytorch_model.bin") ||
+                        inside_exists(folder, "pytorch_model.bin.index.json")
                     ? "; convert pytorch_model.bin with save_pretrained(..., safe_serialization=True)"
                     : "");
 }
