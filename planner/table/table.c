@@ -205,6 +205,7 @@ static enum status predict(struct table_row *row, const struct table_options *op
     if (recipe == NULL)
         return OK;
     row->layout = layout_text(recipe);
+    row->dp = recipe->parallel.data_parallel_size;
     row->profile = text_copy(recipe->cluster.profile);
     status = plan_recipe(row, recipe, cache);
     if (status == OK && published_is_layer(row->row)) {

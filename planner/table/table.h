@@ -46,6 +46,7 @@ struct table_row {
     const struct published_row *row;
     char *reason; // why there is no prediction; NULL: there is one. Without one, all members below are 0
     char *layout; // "tp8 pp2 dp32 v3 b4 interleaved full"
+    int dp;
     char *profile;
     char *basis;                 // what predictions with the profile rest on (profile_basis_text())
     char *warning;               // the published figures cannot be right, or are easily misread; NULL: none

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from html_page import Page
+from pages.html_page import Page, data_of, rendered
 
 CUBOID = os.path.abspath(sys.argv[1])
 BASE = os.path.join(os.path.abspath(sys.argv[2]), "recipes", "base", "gpt3-1.3b.yaml")
@@ -136,8 +136,23 @@ def page_of(what, done, path):
     page = Page(text)
     expect(f"{what}: every element is closed", page.open == [] and not page.failures, done)
     links = [value for name, value in page.attributes if name in ("src", "href")]
-    expect(f"{what}: it is self-contained", links == [] and "script" not in page.names and "\x1b" not in text, done)
-    return page, text
+    expect(f"{what}: it is self-contained", links == [] and "\x1b" not in text, done)
+    expect(f"{what}: scripts are the page's", text.count("<script") == 3 and "alert(1)" not in "".join(
+        re.findall(r"<script>.*?</script>", text, re.S)), done)
+    return data_of(text), rendered(path)
+
+
+def check_rendered(what, page, data, hostile, done):
+    """What a browser shows, if there is node to run the script."""
+    if page is None:
+        return
+    expect(f"{what}: every element is closed", page.open == [] and not page.failures, done)
+    expect("names are escaped, and shown", "script" not in page.names and page.texts.count(hostile) >= 4, done)
+    expect("a heat map, a front, tables", {"svg", "circle", "table"} <= page.names and
+           any(name == "style" and value.startswith("background: rgb(") for name, value in page.attributes), done)
+    expect("the columns", {"step, s", "MFU", "dp", "tp", "memory, GiB"} <= set(page.texts), done)
+    for layout in data["layouts"][:3]:
+        expect("each planned layout is a row", f"{layout['step_s']:.4g}" in page.texts, done)
 
 
 def test_page(folder):
@@ -146,19 +161,24 @@ def test_page(folder):
     axes = {"tp": ["1", "2", "3"], "pp": ["1", "2"], "name": ["a", json.dumps(hostile)]}
     done = run("sweep", write(folder, axes), *COMMON, "--all", "--html", path)
     check("a page", done, 0)
-    page, text = page_of("a page", done, path)
-    expect("what its steps rest on", "profile dgx-a100-40: data sheet and estimates, not fitted" in text, text[:500])
-    expect("the cluster and the command", "Cluster profile dgx-a100-40, 16 ranks on 2 nodes" in text and
-           f"<code>cuboid sweep {folder}" in text and {"MFU", "dp"} <= set(page.texts), done)
-    expect("names are escaped, and shown", page.texts.count(hostile) >= 4, done)
-    expect("a heat map, a front, reasons", {"svg", "circle", "table"} <= page.names and
-           "style=\"background:#" in text and "model.num_attention_heads 16 is not divisible" in text, done)
+    data, page = page_of("a page", done, path)
+    expect("what its steps rest on",
+           data["basis"].startswith("profile dgx-a100-40: data sheet and estimates, not fitted"), done)
+    expect("the cluster", data["cluster"] == {"profile": "dgx-a100-40", "ranks": 16, "nodes": 2}, data["cluster"])
+    expect("all layouts", len(data["layouts"]) == data["counts"]["planned"] == 4 and
+           len(data["layouts"]) + len(data["others"]) == data["total"] == 12, done)
+    steps = [layout["step_s"] for layout in data["layouts"]]
+    expect("fastest first", steps == sorted(steps) and all(steps), done)
+    expect("reasons", any("model.num_attention_heads 16 is not divisible" in reason["what"] + reason["example"]
+                          for reason in data["reasons"]), done)
+    check_rendered("a page", page, data, hostile, done)
     axes = {"seed": [str(i) for i in range(52)], "tp": ["1", "2", "3", "4"], "pp": ["1", "2", "4"],
             "pipeline.schedule": ["1f1b", "interleaved", "zb-h1", "gpipe"], "train.micro_batch_size": ["1", "6"]}
     done = run("sweep", write(folder, axes), *COMMON, "--html", path)
     check("a large page", done, 0, out="4992 layouts")
-    page, text = page_of("a large page", done, path)
-    expect(f"below 2 MB: {len(text)}", 100000 < len(text) < 2000000 and "more are not listed" not in text, done)
+    data, _ = page_of("a large page", done, path)
+    size = os.path.getsize(path)
+    expect(f"below 2 MB: {size}", 100000 < size < 2000000 and data["unlisted"] == 0, done)
     check("a page that cannot be written", run("sweep", write(folder, {"tp": ["1"]}), *COMMON, "--html", folder), 2,
           err="--html ")
 

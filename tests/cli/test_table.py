@@ -5,11 +5,12 @@
     test_table.py CUBOID"""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 
-from html_page import Page
+from pages.html_page import Page, data_of, rendered
 
 CUBOID = os.path.abspath(sys.argv[1])
 HEADER = "model,layers,hidden,heads,vocab,seq,gpus,tp,pp,dp,micro_batch,global_batch,schedule,recompute,precision," \
@@ -161,6 +162,20 @@ def test_own_rows(folder):
     expect("nothing is missing", " OOM   (ran)" in done.stdout and "fill in" not in done.stdout, done)
 
 
+def check_rendered(shown, page_path, done):
+    """What a browser shows, if there is node to run the script."""
+    if shown is None:
+        return
+    expect("the script closes its elements", shown.open == [] and shown.failures == [], done)
+    expect("texts are shown", "script" not in shown.names and
+           any("<script>alert(1)</script> & \"'\x1b[31m" in text for text in shown.texts), done)
+    expect("a plot with one point", {"svg", "circle"} <= shown.names and "rect" in shown.names, done)
+    done = run("llama3", "--html", page_path)
+    near = rendered(page_path)
+    ticks = [text for text in near.texts if text.replace(".", "").isdigit() and 6 < float(text) < 13]
+    expect("axes of less than a decade have ticks", len(set(ticks)) >= 4, done)
+
+
 def test_page(folder):
     hostile = '</title><script>alert(1)</script> & "\'\x1b[31m'
     cell = '"' + hostile.replace('"', '""') + '"'
@@ -173,16 +188,12 @@ def test_page(folder):
         text = file.read()
     page = Page(text)
     expect("every element is closed", page.open == [] and page.failures == [], done)
-    expect("texts are escaped", "script" not in page.names and "\x1b" not in text, done)
-    expect("and shown", any("<script>alert(1)</script> & \"'\\x1b[31m" in text for text in page.texts), done)
-    expect("a plot with one point", {"svg", "circle"} <= page.names and "rect" in page.names, done)
-    expect("the profile is named", any(text.startswith("Profile ") for text in page.texts) and "dgx-a100-80" in
-           " ".join(page.texts), done)
-    done = run("llama3", "--html", page_path)
-    with open(page_path, encoding="utf-8") as file:
-        near = Page(file.read())
-    ticks = [text for text in near.texts if text.replace(".", "").isdigit() and 6 < float(text) < 13]
-    expect("axes of less than a decade have ticks", len(set(ticks)) >= 4, ticks)
+    scripts = "".join(re.findall(r"<script>.*?</script>", text, re.S))
+    expect("texts are escaped", text.count("<script") == 3 and "alert(1)" not in scripts and "\x1b" not in text, done)
+    told = json.loads(run(path, "--profile", "dgx-a100-80", "--json").stdout)
+    expect("the data is that of --json", data_of(text) == told, done)
+    expect("the profile is named", told["profiles"][0]["name"] == "dgx-a100-80", done)
+    check_rendered(rendered(page_path), page_path, done)
     links = [value for name, value in page.attributes if name in ("src", "href")]
     expect("the page is self-contained", links == [], done)
     for arguments, word in ((["--recipe", "none.yaml"], "--recipe none.yaml: No such file"),

@@ -164,7 +164,7 @@ static enum status write_html(const struct sweep *sweep, const struct sweep_meas
         text_add(&command, " --all");
     else
         text_add(&command, " --top %lld", (long long)arguments->top);
-    sweep_html(sweep, measured, command.chars, &page);
+    sweep_page(sweep, measured, command.chars, &page);
     const enum status status = file_write_atomic(arguments->html, page.chars, page.length);
     text_free(&page);
     text_free(&command);

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/page.h"
 #include "tools/cli/progress_line.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/table/table_argument.h"
@@ -106,23 +107,36 @@ static void show_progress(void *context, size_t done, size_t count)
 
 /* ---- one table ---- */
 
+static enum status write_page(const struct table *table, const struct table_title *title,
+                              const struct arguments *arguments)
+{
+    AUTO(text) data = {0};
+    AUTO(text) command = {0};
+    AUTO(text) page = {0};
+    text_add(&command, "cuboid table");
+    for (int i = 0; i < arguments->rest_count; i++)
+        text_add(&command, " %s", arguments->rest[i]);
+    if (arguments->profile != NULL)
+        text_add(&command, " --profile %s", arguments->profile);
+    if (arguments->recipe != NULL)
+        text_add(&command, " --recipe %s", arguments->recipe);
+    table_json(table, title, &data);
+    page_add(
+        &(struct page){.script = "table.js", .title = title->name, .command = command.chars, .data = &data},
+        &page);
+    return file_write_atomic(arguments->html, page.chars, page.length);
+}
+
 static enum status print(const struct table *table, const struct table_title *title,
                          const struct arguments *arguments)
 {
-    struct text out = {0};
-    enum status status = OK;
+    AUTO(text) out = {0};
     if (arguments->json) {
         table_json(table, title, &out);
         fputs(out.chars, stdout);
     } else
         table_print(table, title, stdout);
-    text_free(&out);
-    if (arguments->html != NULL) {
-        table_html(table, title, &out);
-        status = file_write_atomic(arguments->html, out.chars, out.length);
-        text_free(&out);
-    }
-    return status;
+    return arguments->html != NULL ? write_page(table, title, arguments) : OK;
 }
 
 /* Checks the arguments that all rows share, so that an error is reported once. */

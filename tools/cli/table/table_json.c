@@ -58,6 +58,8 @@ static void add_row(struct text *out, const struct table_row *row)
     add_string(out, "reason", row->reason);
     add_string(out, "warning", row->warning);
     add_string(out, "layout", row->layout);
+    add_number(out, "dp", row->dp);
+    add_string(out, "status", cells->cell[PUBLISHED_STATUS]);
     add_string(out, "profile", row->profile);
     add_number(out, "printed_s", row->printed.seconds);
     add_string(out, "printed_from", printed_from_name(row->printed.from));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A predicted table as text, as JSON and as a page. */
+/* A predicted table as text and as JSON; its page (tools/pages/table.js) shows the JSON. */
 #pragma once
 
 #include "planner/table/table.h"
@@ -13,5 +13,3 @@ struct table_title {
 void table_print(const struct table *table, const struct table_title *title, FILE *to);
 /* One JSON object. */
 void table_json(const struct table *table, const struct table_title *title, struct text *out);
-/* One self-contained HTML page: predicted against published as inline SVG, and all rows. */
-void table_html(const struct table *table, const struct table_title *title, struct text *out);

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page that cuboid writes, parsed: its elements, texts and attributes."""
+"""A page that cuboid writes, parsed: its elements, texts and attributes, and those that its script makes."""
 import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
 
 
 class Page(html.parser.HTMLParser):
@@ -28,3 +33,19 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.texts.append(data)
+
+
+def data_of(text):
+    """The data that a page shows."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S).group(1))
+
+
+def rendered(path):
+    """What the script of a page makes; None without node."""
+    node = shutil.which("node")
+    if node is None:
+        return None
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page_dom.js")
+    done = subprocess.run([node, script, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Page(done.stdout)
