@@ -14,6 +14,7 @@
     row(sweep, "SWEEP.yaml [key=value ...]", "plan all layouts of a recipe, and compare them") \
     row(submit, "RECIPE [key=value ...]", "submit a recipe to Slurm: saves, requeues, resumes") \
     row(runs, "DIR ... [--csv]", "compare finished runs") \
+    row(report, "RUN ... -o FILE.html", "one page about runs: curves, speed, memory, recipes") \
     row(table, "NAME | FILE.csv | --list", \
         "published scaling tables: published values next to predicted ones") \
     row(evaluate, "RUN [--data PREFIX]", "loss and accuracy of a trained model") \

@@ -14,6 +14,7 @@ axes: {{tp: [1, 2, 4, 8], pp: [1, 2, 4], train.micro_batch_size: [1, 2, 4], zero
 """
 PAGES = {  # name: command, words that must be shown
     "sweep": (("sweep", "sweep.yaml", "--all"), ("Time against memory", "on the Pareto front", "68 rows")),
+    "report": (("report", "runs", "-o"), ("Training loss", "Memory by part", "Recipe keys that differ")),
     "table": (("table", "megascale"), ("Shaded: within 10 %", "90th percentile", "MFU predicted")),
 }
 DARK = "--blink-settings=preferredColorScheme=0"
@@ -31,9 +32,15 @@ def browse(page, *options):
 def main():
     with open("sweep.yaml", "w", encoding="utf-8") as file:
         file.write(SWEEP)
+    for lr in ("1e-3", "3e-3"):
+        subprocess.run([CUBOID, "train", f"{ROOT}/recipes/quickstart.yaml", "data.mock_data=true", "data.train=[]",
+                        "train.train_iters=40", "train.eval_interval=10", "model.seq_length=32",
+                        "optimizer.lr_warmup_iters=5", f"optimizer.lr={lr}", f"logging.run_dir=runs/{lr}"],
+                       stdout=subprocess.DEVNULL, check=True)
     for name, (command, words) in PAGES.items():
         page = f"{name}.html"
-        subprocess.run([CUBOID, *command, "--html", page], stdout=subprocess.DEVNULL, check=True)
+        option = () if "-o" in command else ("--html",)
+        subprocess.run([CUBOID, *command, *option, page], stdout=subprocess.DEVNULL, check=True)
         shown = browse(page, "--dump-dom")
         missing = [word for word in words if word not in shown]
         assert not missing, f"{page} does not show {missing}"

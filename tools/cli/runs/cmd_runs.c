@@ -7,13 +7,12 @@
 #include "tools/cli/options.h"
 #include "tools/cli/published_csv.h"
 #include "tools/cli/recipe_argument.h"
+#include "tools/cli/runs/run_dirs.h"
 #include "trainer/run/run_summary.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 const char help_runs[] =
     "cuboid runs DIR ... [--csv]\n"
@@ -27,7 +26,7 @@ const char help_runs[] =
     "Exit status: 0 if any run could be read; 1 if none could; 2 for invalid usage.\n";
 
 struct compared {
-    char *dir;
+    const char *dir;
     struct recipe *recipe; // NULL: `reason`
     struct run_summary summary;
     char *reason;
@@ -61,7 +60,7 @@ static void read_run(const char *dir, struct compared *out)
 {
     struct problems problems = {0};
     struct text path = {0};
-    *out = (struct compared){.dir = text_copy(dir)};
+    *out = (struct compared){.dir = dir};
     if (run_summary_read(dir, &out->summary) != OK) {
         out->reason = text_copy(fail_text());
         return;
@@ -155,68 +154,26 @@ static void print_csv(const struct compared *runs, int count)
 
 /* ---- the command ---- */
 
-static bool has_metrics(const char *dir)
-{
-    struct text path = {0};
-    text_add(&path, "%s/metrics.jsonl", dir);
-    const bool found = access(path.chars, F_OK) == 0;
-    text_free(&path);
-    return found;
-}
-
-static int is_visible(const struct dirent *entry)
-{
-    return entry->d_name[0] != '.';
-}
-
-struct runs {
-    struct compared *list;
-    int count;
-};
-
-static void add_run(const char *dir, struct runs *out)
-{
-    out->list = memory_resized(out->list, (size_t)out->count + 1, sizeof *out->list, "the runs");
-    read_run(dir, &out->list[out->count++]);
-}
-
-/* Reads a run directory, or the run directories in a folder that is none, by name. */
-static void add_runs(const char *dir, struct runs *out)
-{
-    struct dirent **entries = NULL;
-    const int count = has_metrics(dir) ? 0 : scandir(dir, &entries, is_visible, alphasort);
-    const int before = out->count;
-    for (int i = 0; i < count; i++) {
-        struct text path = {0};
-        const size_t length = strlen(dir);
-        text_add(&path, "%s%s%s", dir, length > 0 && dir[length - 1] == '/' ? "" : "/", entries[i]->d_name);
-        if (has_metrics(path.chars))
-            add_run(path.chars, out);
-        text_free(&path);
-        free(entries[i]);
-    }
-    free(entries);
-    if (out->count == before)
-        add_run(dir, out);
-}
-
 static int compare(const char *const *dirs, int count, bool csv)
 {
-    struct runs runs = {0};
+    struct run_dirs found = {0};
     int readable = 0;
     for (int i = 0; i < count; i++)
-        add_runs(dirs[i], &runs);
+        run_dirs_add(dirs[i], &found);
+    struct compared *runs = memory_zeroed((size_t)found.count, sizeof *runs, "the runs");
+    for (int i = 0; i < found.count; i++)
+        read_run(found.list[i], &runs[i]);
     if (csv)
-        print_csv(runs.list, runs.count);
+        print_csv(runs, found.count);
     else
-        print_runs(runs.list, runs.count);
-    for (int i = 0; i < runs.count; i++) {
-        readable += runs.list[i].recipe != NULL;
-        recipe_destroy(runs.list[i].recipe);
-        free(runs.list[i].reason);
-        free(runs.list[i].dir);
+        print_runs(runs, found.count);
+    for (int i = 0; i < found.count; i++) {
+        readable += runs[i].recipe != NULL;
+        recipe_destroy(runs[i].recipe);
+        free(runs[i].reason);
     }
-    free(runs.list);
+    free(runs);
+    run_dirs_free(&found);
     return readable > 0 ? 0 : 1;
 }
 
