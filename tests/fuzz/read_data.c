@@ -5,6 +5,7 @@
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/data/data_text.h"
 #include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 #include "trainer/files/checksum.h"
 #include "trainer/tokenizer/chat/chat.h"
 #include "trainer/tokenizer/tokenizer.h"

@@ -3,7 +3,7 @@
 
 #include "base/philox.h"
 #include "planner/recipe/planned_recipe.h"
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 
 #include <ftw.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 
 #include "base/file.h"
 #include "base/memory.h"

@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/store.h"
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 #include "trainer/engine/snapshot.h"
 #include "trainer/engine/step.h"
 

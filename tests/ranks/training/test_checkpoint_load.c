@@ -11,7 +11,7 @@
 #include "trainer/checkpoint/distribute/gather.h"
 #include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/shard.h"
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 #include "trainer/engine/step.h"
 
 #include <dirent.h>

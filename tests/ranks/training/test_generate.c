@@ -6,7 +6,7 @@
 #include "planner/recipe/planned_recipe.h"
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 #include "trainer/generate/generate.h"
 #include "trainer/run/train.h"
 

@@ -2,7 +2,7 @@
 #include "base/philox.h"
 #include "base/text.h"
 #include "trainer/data/data.h"
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

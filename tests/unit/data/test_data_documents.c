@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "trainer/data/data.h"
 #include "trainer/data/data_part.h"
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/dataset_blocks.h"
+#include "trainer/data/dataset_writer.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A run whose blend changes: the samples that each source gives, in the order of a run without a change. */
 #include "base/text.h"
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 #include "trainer/data/order/data_resume.h"
 
 #include <criterion/criterion.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/text.h"
 #include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/dataset.h"
 #include "trainer/data/dataset_mask.h"
+#include "trainer/data/dataset_writer.h"
 #include "trainer/files/checksum.h"
 
 #include <criterion/criterion.h>

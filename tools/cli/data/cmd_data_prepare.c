@@ -13,7 +13,7 @@
 #include "tools/cli/data/encode_pool.h"
 #include "tools/cli/data/prepare_notes.h"
 #include "trainer/data/data_text.h"
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 #include "trainer/files/stop_signals.h"
 
 #include <errno.h>

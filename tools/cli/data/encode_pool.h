@@ -10,7 +10,7 @@
  * All functions are called by one thread; the encoding threads are internal. */
 #pragma once
 
-#include "trainer/data/dataset.h"
+#include "trainer/data/dataset_writer.h"
 #include "trainer/tokenizer/chat/chat.h"
 
 struct encode_pool;

@@ -8,7 +8,13 @@
 #include <stdint.h>
 
 struct pcre2_real_code_8;
+
+/* Scratch memory of the matches of one thread. */
 struct split_scratch;
+struct split_scratch *split_scratch_create(void);
+void split_scratch_destroy(struct split_scratch *scratch); // accepts NULL
+/* Begins a text of this length, which limits what the matches in it may cost together. */
+void split_scratch_begin(struct split_scratch *scratch, int64_t length);
 
 /* BAD_DATA with the position in the pattern and PCRE2's reason, or for a pattern that matches nothing at all.
  * NOT_SUPPORTED names the package that the build lacked. */

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "trainer/tokenizer/huggingface/regex.h"
 
 #include <stdint.h>
 
@@ -27,8 +28,6 @@ enum split_pattern {
     SPLIT_DIGITS,      // numbers: single characters with `digits` 1, else whole
     SPLIT_REGEX
 };
-
-struct pcre2_real_code_8;
 
 struct split {
     enum split_pattern pattern;
@@ -48,13 +47,6 @@ void split_free(struct split *split); // accepts {0}
 bool split_is_words(const struct split *split);
 /* Length of the first word; only for split_is_words(). length at least 1. */
 int64_t split_word(const struct split *split, const char *text, int64_t length);
-
-/* Scratch memory of the matches of one thread. */
-struct split_scratch;
-struct split_scratch *split_scratch_create(void);
-void split_scratch_destroy(struct split_scratch *scratch); // accepts NULL
-/* Begins a text of this length, which limits what the matches in it may cost together. */
-void split_scratch_begin(struct split_scratch *scratch, int64_t length);
 
 struct split_span {
     int64_t begin, end;
