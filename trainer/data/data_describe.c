@@ -84,7 +84,7 @@ static void add_mix(const struct data_mix *mix, struct text *out)
     add_sizes(documents, tokens, samples, out);
 }
 
-/* Epochs of each source that a run has read after `samples`. One at least. */
+/* Epochs of each source that a run has read after `samples`; free() the result. */
 static double *epochs_after(const struct data_mix *mix, int64_t samples)
 {
     AUTO_FREE int64_t *counts = memory_zeroed((size_t)mix->count + 1, sizeof *counts, "samples of sources");
@@ -116,7 +116,7 @@ static void describe_training(const struct data *data, const struct data_use *us
                               struct text *warning)
 {
     const struct data_mix *mix = &data->mixes[DATA_TRAIN];
-    double *epochs = epochs_after(mix, use->samples);
+    AUTO_FREE double *epochs = epochs_after(mix, use->samples);
     text_add(out, "training data: ");
     add_mix(mix, out);
     text_add(out, "; %" PRId64 " step%s of %" PRId64 " read ", use->steps, plural(use->steps), use->batch);
@@ -129,7 +129,6 @@ static void describe_training(const struct data *data, const struct data_use *us
     }
     text_add(out, "\n");
     warn_of_epochs(mix, epochs, use, warning);
-    free(epochs);
 }
 
 static void describe_validation(const struct data *data, const struct data_use *use, struct text *out)

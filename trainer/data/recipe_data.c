@@ -36,12 +36,12 @@ enum status recipe_create_tokenizer(const struct recipe *recipe, struct tokenize
                 file == config.vocab_file ? "vocab_file" : "tokenizer_model", file, (long long)size);
 }
 
-static enum status source_list(const struct recipe_sources *from, struct data_source_config **out)
+static struct data_source_config *source_list(const struct recipe_sources *from)
 {
-    *out = memory_zeroed(from->count, sizeof **out, "data sources");
+    struct data_source_config *list = memory_zeroed(from->count, sizeof *list, "data sources");
     for (size_t i = 0; i < from->count; i++)
-        (*out)[i] = (struct data_source_config){from->list[i].path, from->list[i].weight};
-    return OK;
+        list[i] = (struct data_source_config){from->list[i].path, from->list[i].weight};
+    return list;
 }
 
 /* The end-of-document id of the tokenizer; -1 if the recipe does not define one. */
@@ -78,17 +78,10 @@ enum status recipe_open_data(const struct recipe *recipe, struct data **out)
         .truncate_documents = recipe->data.truncate_documents,
     };
     TRY(end_of_document(recipe, &config.end_of_document));
-    struct data_source_config *train = NULL, *valid = NULL;
-    enum status status = source_list(&recipe->data.train, &train);
-    if (status == OK)
-        status = source_list(&recipe->data.valid, &valid);
+    AUTO_FREE struct data_source_config *train = source_list(&recipe->data.train);
+    AUTO_FREE struct data_source_config *valid = source_list(&recipe->data.valid);
     config.train = train;
     config.valid = valid;
-    if (status == OK)
-        status = data_open(&config, out);
-    if (status == OK && recipe->train.eval_interval > 0)
-        status = data_require(*out, DATA_VALID);
-    free(train);
-    free(valid);
-    return status;
+    TRY(data_open(&config, out));
+    return recipe->train.eval_interval > 0 ? data_require(*out, DATA_VALID) : OK;
 }

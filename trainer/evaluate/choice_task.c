@@ -275,19 +275,14 @@ static void reserve(struct choice_task *task, int choices)
 static enum status add_item(struct reader *reader, const json_t *object)
 {
     struct choice_task *task = reader->task;
-    struct texts texts = {.count = 0};
-    enum status status = read_texts(reader, object, &texts);
-    if (status == OK)
-        reserve(task, texts.count);
-    if (status == OK)
-        task->items[task->item_count++] = (struct choice_item){.line = reader->line,
-                                                               .first = task->choice_count,
-                                                               .count = texts.count,
-                                                               .correct = texts.correct};
-    for (int i = 0; status == OK && i < texts.count; i++)
-        status = add_choice(reader, &texts, i);
-    texts_free(&texts);
-    return status;
+    AUTO(texts) texts = {.count = 0};
+    TRY(read_texts(reader, object, &texts));
+    reserve(task, texts.count);
+    task->items[task->item_count++] = (struct choice_item){
+        .line = reader->line, .first = task->choice_count, .count = texts.count, .correct = texts.correct};
+    for (int i = 0; i < texts.count; i++)
+        TRY(add_choice(reader, &texts, i));
+    return OK;
 }
 
 static enum status read_line(struct reader *reader, const char *bytes, size_t length)

@@ -325,12 +325,11 @@ static struct node *override_value(struct recipe_loader *loader, const char *key
 {
     if (*value == 0 || strchr("[{\"'", *value) == NULL)
         return node_scalar(value);
-    struct problems problems = {0};
+    AUTO(problems) problems = {0};
     struct node *node = yaml_parse(key, value, strlen(value), &problems);
     if (node == NULL)
         problems_add(loader->problems, "command line: %s %.*s is not YAML; is a bracket or a quote missing?",
                      key, SHOWN, value);
-    problems_free(&problems);
     return node;
 }
 

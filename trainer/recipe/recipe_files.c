@@ -246,9 +246,8 @@ void recipe_check_files(const struct recipe *recipe, bool schedule, struct probl
 
 void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems)
 {
-    struct problems missing = {0};
+    AUTO(problems) missing = {0};
     recipe_check_files(recipe, false, &missing);
     for (size_t i = 0; i < missing.count; i++)
         problems_warn(problems, "%s", missing.list[i].text);
-    problems_free(&missing);
 }

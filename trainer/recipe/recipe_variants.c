@@ -173,7 +173,7 @@ static void make(struct recipe_variants *variants, const struct recipe_change *c
 enum status recipe_variant(struct recipe_variants *variants, const struct recipe_change *changes,
                            size_t count, struct recipe **out, int *rule)
 {
-    struct problems problems = {0};
+    AUTO(problems) problems = {0};
     struct recipe_loader loader;
     make(variants, changes, count, &problems, &loader);
     *rule = problems.errors == 0 ? recipe_first_violation(loader.recipe, variants->world_size) : -1;
@@ -184,7 +184,6 @@ enum status recipe_variant(struct recipe_variants *variants, const struct recipe
         *out = loader.recipe;
     } else
         recipe_destroy(loader.recipe);
-    problems_free(&problems);
     return good ? OK : BAD_RECIPE;
 }
 

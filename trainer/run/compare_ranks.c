@@ -59,10 +59,9 @@ static struct fact *add_checksum(struct facts *facts, const char *name, const ch
 static enum status add_program(struct facts *facts)
 {
     AUTO(text) bytes = {0};
-    enum status status = file_read("/proc/self/exe", &bytes);
-    if (status == OK)
-        add_checksum(facts, "executable", bytes.chars, bytes.length);
-    return status;
+    TRY(file_read("/proc/self/exe", &bytes));
+    add_checksum(facts, "executable", bytes.chars, bytes.length);
+    return OK;
 }
 
 /* Adds a checksum of the values of each section. */

@@ -243,7 +243,7 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
 static int64_t step_of(const struct recipe *recipe)
 {
     const char *load = recipe->checkpoint.load;
-    struct manifest manifest = {0};
+    AUTO(manifest) manifest = {0};
     AUTO(text) folder = {0}, skipped = {0};
     int64_t step = -1;
     if (recipe->checkpoint.ckpt_step > 0)
@@ -253,7 +253,6 @@ static int64_t step_of(const struct recipe *recipe)
         (void)!store_newest(folder.chars, INT64_MAX, &step, &skipped);
     else if (manifest_read(load, &manifest) == OK)
         step = manifest.identity.step;
-    manifest_free(&manifest);
     return step;
 }
 

@@ -83,7 +83,7 @@ static enum status add_chat_template(const struct run *run, struct model_files *
 
 enum status run_files_collect(struct run *run, int64_t newest)
 {
-    struct problems warnings = {0};
+    AUTO(problems) warnings = {0};
     AUTO(text) own = {0};
     run->model_files = memory_zeroed(1, sizeof *run->model_files, "the files of the tokenizer");
     enum status status = OK;
@@ -98,7 +98,6 @@ enum status run_files_collect(struct run *run, int64_t newest)
     if (status == OK && !has_own)
         status = add_chat_template(run, run->model_files);
     problems_print(&warnings, stderr);
-    problems_free(&warnings);
     return status;
 }
 

@@ -55,23 +55,15 @@ static enum status fill_row(struct rank_state *state, double *row)
 /* Gathers `count` doubles of each rank. */
 static enum status exchange(struct rank_state *state, const void *mine, int64_t count, void *everyones)
 {
-    struct buffer own = {0}, all = {0};
+    AUTO(buffer) own = {0}, all = {0};
     const size_t bytes = (size_t)count * sizeof(double), world = (size_t)state->world->size;
-    enum status status = buffer_alloc(state->device, PART_COMMUNICATION, bytes, &own);
-    if (status == OK)
-        status = buffer_alloc(state->device, PART_COMMUNICATION, world * bytes, &all);
-    if (status == OK)
-        status = copy_to_device(state->compute, own.data, mine, bytes);
-    if (status == OK)
-        status = group_all_gather(state->groups->world, state->compute, tensor_1d(own.data, F64, count),
-                                  tensor_1d(all.data, F64, (int64_t)world * count));
-    if (status == OK)
-        status = copy_to_host(state->compute, everyones, all.data, world * bytes);
-    if (status == OK)
-        status = stream_sync(state->compute);
-    buffer_free(&own);
-    buffer_free(&all);
-    return status;
+    TRY(buffer_alloc(state->device, PART_COMMUNICATION, bytes, &own));
+    TRY(buffer_alloc(state->device, PART_COMMUNICATION, world * bytes, &all));
+    TRY(copy_to_device(state->compute, own.data, mine, bytes));
+    TRY(group_all_gather(state->groups->world, state->compute, tensor_1d(own.data, F64, count),
+                         tensor_1d(all.data, F64, (int64_t)world * count)));
+    TRY(copy_to_host(state->compute, everyones, all.data, world * bytes));
+    return stream_sync(state->compute);
 }
 
 #define TIMELINES "the timelines of all ranks (profile.timeline)"
@@ -103,16 +95,12 @@ static enum status gather_spans(struct rank_state *state, const struct span *min
 
 static enum status gather(struct rank_state *state, struct gathered *g)
 {
-    struct span *spans = NULL;
+    AUTO_FREE struct span *spans = NULL;
     int count = 0;
     TRY(event_log_compare_clocks(&state->log));
-    enum status status = gather_rows(state, g);
-    if (status == OK)
-        status = event_log_spans(&state->log, state->step, &spans, &count);
-    if (status == OK)
-        status = gather_spans(state, spans, count, g);
-    free(spans);
-    return status;
+    TRY(gather_rows(state, g));
+    TRY(event_log_spans(&state->log, state->step, &spans, &count));
+    return gather_spans(state, spans, count, g);
 }
 
 static double clock_offset(const struct gathered *g, int rank)

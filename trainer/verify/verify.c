@@ -467,7 +467,7 @@ static enum status verify_steps(const struct verify_options *options, const stru
 
 enum status verify(const struct verify_options *options, struct verify_report *out)
 {
-    struct params params = {0};
+    AUTO(params) params = {0};
     struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     struct copies copies = {0};
     TRY(params_declare(&options->layout.recipe->model, &one_each, false, &params));
@@ -483,6 +483,5 @@ enum status verify(const struct verify_options *options, struct verify_report *o
     for (int i = 0; i < ALL; i++)
         snapshot_destroy(all[i]);
     response_free(&copies.response);
-    params_free(&params);
     return status;
 }

@@ -43,15 +43,13 @@ static enum status begin_order(const struct data *data, struct data_order *out)
 
 enum status data_order_record(struct data *data, const struct text **out)
 {
-    struct data_order order = {0};
+    AUTO(data_order) order = {0};
     *out = &data->order;
     if (data->order.length > 0)
         return OK;
-    enum status status = begin_order(data, &order);
-    if (status == OK)
-        data_order_text(&order, &data->order);
-    data_order_free(&order);
-    return status;
+    TRY(begin_order(data, &order));
+    data_order_text(&order, &data->order);
+    return OK;
 }
 
 /* ---- the sources of a recorded order ---- */

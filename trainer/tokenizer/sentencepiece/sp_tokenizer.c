@@ -64,7 +64,7 @@ static enum status read_model(const char *path, struct sentencepiece *sp)
 /* Whether the model adds a space before a text. */
 static enum status probe_space(struct sentencepiece *sp)
 {
-    struct tokens ids = {0};
+    AUTO(tokens) ids = {0};
     enum status status = encode(sp, NULL, "a", 1, &ids);
     if (status == OK && ids.count > 0) {
         size_t length = 0;
@@ -72,7 +72,6 @@ static enum status probe_space(struct sentencepiece *sp)
         const char *piece = sp_piece(sp->model, ids.ids[0], &length, &kind);
         sp->adds_space = length >= 3 && memcmp(piece, SPACE, 3) == 0;
     }
-    tokens_free(&ids);
     return status;
 }
 
