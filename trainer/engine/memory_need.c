@@ -3,7 +3,9 @@
 
 #include "base/memory.h"
 
-void memory_need_advise(const struct recipe *recipe, struct text *out)
+/* Appends the keys that reduce the device memory of this recipe: "reduce it with
+ * memory.recompute_granularity full, ...". */
+static void advise_of_device(const struct recipe *recipe, struct text *out)
 {
     const struct recipe_parallel *parallel = &recipe->parallel;
     const struct recompute *recompute = &recipe->layers.recompute;
@@ -56,9 +58,8 @@ enum status rank_create_for_training(const struct run *run, struct world *world,
              bytes_text((int64_t)need->pool_bytes, size), world->device_index);
     memory_need_largest(need->part_bytes, &why);
     text_add(&why, "); ");
-    memory_need_advise(run->recipe, &why);
-    status = fail(status, "%s", text_chars(&why));
-    return status;
+    advise_of_device(run->recipe, &why);
+    return fail(status, "%s", text_chars(&why));
 }
 
 /* Appends the keys that reduce host memory, pinned or not. */
@@ -103,10 +104,9 @@ enum status memory_need_explain(const struct recipe *recipe, const struct rank_s
     text_add(&why, "%s", fail_text());
     if (of_gpu) {
         describe_allocations(state, &why);
-        memory_need_advise(recipe, &why);
+        advise_of_device(recipe, &why);
     } else {
         advise_of_host(recipe, &why);
     }
-    status = fail(status, "%s", text_chars(&why));
-    return status;
+    return fail(status, "%s", text_chars(&why));
 }

@@ -19,9 +19,6 @@ struct memory_need {
 MUST_USE enum status rank_create_for_training(const struct run *run, struct world *world,
                                               const struct memory_need *need, struct rank_state *out);
 
-/* Appends the keys that reduce the device memory of this recipe: "reduce it with
- * memory.recompute_granularity full, ...". */
-void memory_need_advise(const struct recipe *recipe, struct text *out);
 /* Lists the parts, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". bytes: [PART_COUNT]. */
 void memory_need_largest(const int64_t *bytes, struct text *out);
 

@@ -78,7 +78,8 @@ double bound_terms(const struct params *params, const struct model_config *model
     return forward + backward + tokens;
 }
 
-double bound_roundings(const struct params *params, const struct model_config *model, int layer)
+/* Number of rounded activation tensors on the path of bound_terms(). */
+static double roundings(const struct params *params, const struct model_config *model, int layer)
 {
     // The embedding and its sum; the result of the final norm, logits, their gradient and its sum; capped
     // logits.
@@ -106,8 +107,7 @@ double bound_spread(const struct params *params, const struct model_config *mode
                     double tokens)
 {
     double u = unit_roundoff, w = roundoff;
-    return sqrt(bound_terms(params, model, layer, tokens) * u * u +
-                bound_roundings(params, model, layer) * w * w);
+    return sqrt(bound_terms(params, model, layer, tokens) * u * u + roundings(params, model, layer) * w * w);
 }
 
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size)

@@ -73,8 +73,6 @@ double bound_terms(const struct params *params, const struct model_config *model
 /* The matrix whose rows give the size of the terms of a bias; -1 for every other row. */
 int bound_companion(const struct params *params, int row);
 
-/* Number of rounded activation tensors on that path. */
-double bound_roundings(const struct params *params, const struct model_config *model, int layer);
 /* u_w; 0 if nothing is rounded beyond fp32. */
 double bound_roundoff(enum dtype working, bool tf32);
 /* Terms of the longest sum of any op, except sums over the vocabulary or over tokens. */

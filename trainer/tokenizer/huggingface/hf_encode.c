@@ -19,7 +19,7 @@ struct hf_encoder {
     bool plain;           // special tokens are text
 };
 
-void hf_encoder_destroy(void *state)
+static void state_destroy(void *state)
 {
     struct hf_encoder *e = state;
     if (e == NULL)
@@ -32,7 +32,7 @@ void hf_encoder_destroy(void *state)
     free(e);
 }
 
-enum status hf_encoder_create(const void *model, void **state)
+static enum status state_create(const void *model, void **state)
 {
     struct hf_encoder *e = memory_zeroed(1, sizeof *e, "an encoder");
     e->hf = model;
@@ -180,7 +180,8 @@ static enum status encode_invalid(struct hf_encoder *e, const char *bytes, int64
     return encode_word(e, e->replaced.chars, (int64_t)e->replaced.length, out);
 }
 
-enum status hf_encode(const void *model, void *state, const char *bytes, int64_t length, struct tokens *out)
+static enum status hf_encode(const void *model, void *state, const char *bytes, int64_t length,
+                             struct tokens *out)
 {
     (void)model;
     struct hf_encoder *e = state;
@@ -221,7 +222,7 @@ static bool is_special(const void *model, int32_t id)
     return ((const struct huggingface *)model)->is_special[id] != 0;
 }
 
-int64_t hf_cut(const void *model, const char *bytes, int64_t length)
+static int64_t hf_cut(const void *model, const char *bytes, int64_t length)
 {
     const struct huggingface *hf = model;
     if (!hf->cuts)
@@ -259,8 +260,8 @@ const struct tokenizer_kind kind_huggingface = {
     .model_file = "tokenizer.json, or its folder",
     .create = create,
     .destroy = destroy,
-    .encoder_create = hf_encoder_create,
-    .encoder_destroy = hf_encoder_destroy,
+    .encoder_create = state_create,
+    .encoder_destroy = state_destroy,
     .encode = hf_encode,
     .encode_plain = encode_plain,
     .special_id = special_id,

@@ -219,7 +219,8 @@ static enum status number_tokens(const struct hf_loader *l, const char **tokens)
     return OK;
 }
 
-bool hf_is_utf8_byte(int byte)
+/* Whether the byte occurs in UTF-8. */
+static bool is_utf8_byte(int byte)
 {
     return byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
 }
@@ -259,7 +260,7 @@ static enum status spell_tokens(struct hf_loader *l, const char *const *tokens)
     }
     for (int i = 0; i < 256; i++) {
         l->hf->lacks_bytes = l->hf->lacks_bytes || bpe->byte_ids[i] < 0;
-        if (bpe->byte_ids[i] < 0 && hf_is_utf8_byte(i))
+        if (bpe->byte_ids[i] < 0 && is_utf8_byte(i))
             return fail(BAD_DATA,
                         "%s: model.vocab: no token is the single byte 0x%02X, so not every text could be "
                         "encoded; is this a byte-level BPE?",

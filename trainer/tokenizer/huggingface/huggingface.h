@@ -70,16 +70,7 @@ MUST_USE enum status hf_load_ends(struct hf_loader *l);
 int64_t hf_id_of(const struct hf_loader *l, const char *token);
 /* The string of a key, or "" if it is absent or no string. */
 const char *hf_string(const struct json_t *object, const char *key);
-/* Whether the byte occurs in UTF-8. */
-bool hf_is_utf8_byte(int byte);
 /* True for an absent key and for null. */
 bool hf_is_null(const struct json_t *value);
-
-/* ---- encoding ---- */
-
-enum status hf_encoder_create(const void *model, void **state);
-void hf_encoder_destroy(void *state);
-enum status hf_encode(const void *model, void *state, const char *bytes, int64_t length, struct tokens *out);
-int64_t hf_cut(const void *model, const char *bytes, int64_t length);
 
 extern const struct tokenizer_kind kind_huggingface;
