@@ -73,7 +73,7 @@ static void *watch(void *argument)
 /* ---- starting and stopping ---- */
 
 /* Opens the shared page; if that fails, a private one. A process that is stopped while it opens the page
- * blocks the others, which then end. */
+ * blocks the others, which end after the timeout. */
 static enum status open_page(struct monitor *m)
 {
     const double wait_s = fmax(m->config.timeout_s, open_s), until_s = clock_s() + wait_s;
@@ -82,7 +82,7 @@ static enum status open_page(struct monitor *m)
         status = page_open(&m->config.page, &m->page);
     if (status == OK || m->config.page.job == NULL)
         return status;
-    if (status == PEER_LOST) {
+    if (status == PEER_LOST && m->config.timeout_s > 0.0) {
         if (monitor_claim_machine(m))
             print_marked(&(struct failure_mark){.rank = -1, .node = "", .ends_all = true},
                          "cuboid: a process has not connected after %.0f s: %s; is it stopped?", wait_s,
