@@ -22,11 +22,14 @@ enum status sweep_load(const struct sweep *sweep, const struct recipe_change *ch
             recipe_destroy(recipe);
             return BAD_RECIPE;
         }
-    // A plan for GPUs does not depend on host threads, so the machine need not be examined for each layout.
-    if (device_traits(recipe->cluster.dry_device)->is_gpu && recipe->cluster.threads_per_rank == 0)
-        recipe->cluster.threads_per_rank = 1;
     *out = recipe;
     return OK;
+}
+
+void sweep_set_threads(struct recipe *recipe)
+{
+    if (device_traits(recipe->cluster.dry_device)->is_gpu && recipe->cluster.threads_per_rank == 0)
+        recipe->cluster.threads_per_rank = 1;
 }
 
 enum status sweep_recipe(const struct sweep *sweep, int64_t number, struct recipe **out)
@@ -219,6 +222,8 @@ static enum status check_layout(struct sweep *sweep, int64_t number)
     struct sweep_layout layout = {.number = number, .state = SWEEP_SLOWER, .reason = -1};
     sweep_changes(sweep->file, number, changes);
     enum status status = sweep_load(sweep, changes, &recipe, &violation);
+    if (status == OK)
+        sweep_set_threads(recipe);
     if (status == BAD_RECIPE) {
         layout.state = SWEEP_INVALID;
         layout.reason = add_invalid(sweep, changes, &violation, number);

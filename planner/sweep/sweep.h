@@ -153,5 +153,8 @@ struct sweep_violation {
 /* Makes the recipe with these changes. BAD_RECIPE: it is not valid, see *violation. */
 MUST_USE enum status sweep_load(const struct sweep *sweep, const struct recipe_change *changes,
                                 struct recipe **out, struct sweep_violation *violation);
+/* Before a recipe is planned: a plan for GPUs does not depend on host threads, so the machine need not be
+ * examined for each layout. */
+void sweep_set_threads(struct recipe *recipe);
 /* Computes the memory of a run by the formula; out->state becomes that of sweep_fit(). */
 MUST_USE enum status sweep_needed(struct sweep *sweep, const struct run *run, struct sweep_layout *out);

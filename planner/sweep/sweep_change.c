@@ -115,6 +115,7 @@ static bool can_be_planned(struct sweep *sweep, const struct recipe_change *chan
     bool fits = false;
     if (sweep_load(sweep, changes, &recipe, &violation) != OK)
         return false;
+    sweep_set_threads(recipe);
     if (planned_run_create(recipe, &run) == OK && sweep_needed(sweep, &run, &layout) == OK &&
         layout.state == SWEEP_PLANNED) {
         struct step_plan plan;

@@ -167,6 +167,7 @@ static enum status visit(struct search *s, struct candidate *candidate)
     struct sweep_layout *layout = &sweep->layouts[candidate->index];
     struct recipe *recipe = NULL;
     TRY(sweep_recipe(sweep, layout->number, &recipe));
+    sweep_set_threads(recipe);
     const enum status status = visit_recipe(s, recipe, candidate->is_refined, layout);
     if (status == OK && (layout->state == SWEEP_TOO_LARGE || layout->state == SWEEP_TIGHT))
         layout->reason = sweep_add_memory(sweep, layout, recipe);

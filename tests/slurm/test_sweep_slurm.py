@@ -5,6 +5,8 @@ a sweep that is killed, refusals. tests/slurm/long has the real ones.
 
     test_sweep_slurm.py CUBOID"""
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +98,27 @@ def test_arrays():
     expect("nothing is run twice", done.returncode == 0 and len(os.listdir("q")) == 2 and len(journal()) == 4, done)
 
 
+def test_cpus_of_gpus():
+    """On GPUs a sweep asks for the CPUs of cluster.threads_per_rank, and not for one where it is not set."""
+    if not re.search(r"^cuda +yes", subprocess.run([CUBOID, "version"], capture_output=True, text=True,
+                                                   check=False).stdout, re.MULTILINE):
+        return
+    for threads, asked in ((0, False), (3, True)):
+        shutil.rmtree("sweep.yaml.runs", ignore_errors=True)
+        jobs = len(os.listdir("q"))
+        with open("tiny.yaml", "w", encoding="utf-8") as file:
+            file.write(RECIPE.replace("profile: cpu.yaml", "profile: dgx-h100, device: cuda").replace(
+                "threads_per_rank: 1", f"threads_per_rank: {threads}"))
+        done = sweep("--top", "1")
+        expect("an array", len(os.listdir("q")) > jobs, done)
+        with open(f"q/{jobs + 1}/script", encoding="utf-8") as file, open("srun.log", encoding="utf-8") as log:
+            found = (file.read(), log.read().splitlines()[-1])
+        expect(f"{threads} threads", ["--cpus-per-task" in text for text in found] == [asked] * 2 and
+               (not asked or all("--cpus-per-task=3" in text for text in found)), found)
+        expect(f"{threads} threads, the warning", ("cluster.threads_per_rank is not set" in done.stderr) == (not asked),
+               done)
+
+
 def test_killed_run():
     """A run that is killed, perhaps with its node, is submitted again."""
     open("kill", "w", encoding="utf-8").close()
@@ -142,7 +165,7 @@ with tempfile.TemporaryDirectory() as work:
         with open(f"bin/{name}", "w", encoding="utf-8") as file:
             file.write("#!/bin/bash\n" + text)
         os.chmod(f"bin/{name}", 0o755)
-    for case in (test_arrays, test_killed_run, test_lost_run, test_killed_sweep, test_refusals):
+    for case in (test_arrays, test_cpus_of_gpus, test_killed_run, test_lost_run, test_killed_sweep, test_refusals):
         os.mkdir(f"{work}/{case.__name__}")
         os.chdir(f"{work}/{case.__name__}")
         os.mkdir("q")

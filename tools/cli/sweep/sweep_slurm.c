@@ -212,6 +212,11 @@ enum status slurm_runs_start(struct slurm_runs *runs)
         (void)read_status(runs, &runs->list[i]);
     for (size_t i = 0; i < runs->count; i++)
         runs->list[i].submitted = runs->list[i].queued;
+    if (runs->count > 0)
+        submit_warn_cpus(&(struct submission){.recipe = runs->recipe,
+                                              .launch = launch_of_slurm(),
+                                              .nodes = runs->list[0].nodes,
+                                              .ranks_per_node = runs->list[0].ranks_per_node});
     TRY(submit_missing(runs));
     for (size_t i = 0; i < runs->count; i++)
         runs->list[i].done = false; // slurm_runs_wait() returns it
