@@ -14,9 +14,7 @@ enum { SHOWN = 60, OVERRIDE_CHARS = 1 << 12 };
 
 static void set(struct published_recipe *made, const char *key, const char *value)
 {
-    char override[OVERRIDE_CHARS];
-    snprintf(override, sizeof override, "%s=%s", key, value);
-    overrides_set(&planner_keys, &made->overrides, override);
+    planned_override(&made->overrides, "%s=%s", key, value);
 }
 
 static void set_number(struct published_recipe *made, const char *key, double value)
@@ -369,9 +367,7 @@ void published_recipe_infer(const struct published_row *row, struct published_re
 
 void published_recipe_free(struct published_recipe *made)
 {
-    for (size_t i = 0; i < made->overrides.count; i++)
-        free(made->overrides.list[i]);
-    free(made->overrides.list);
+    recipe_names_free(&made->overrides);
     text_free(&made->reason);
     *made = (struct published_recipe){.assumed_count = 0};
 }

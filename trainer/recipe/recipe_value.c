@@ -293,14 +293,6 @@ static bool parse_layers(const struct recipe_row *row, const struct node *node, 
     return true;
 }
 
-static void free_names(struct recipe_names *names)
-{
-    for (size_t i = 0; i < names->count; i++)
-        free(names->list[i]);
-    free(names->list);
-    *names = (struct recipe_names){0};
-}
-
 /* Parses one of a row's choices; any text if the row has no choices. */
 static bool parse_name(const struct recipe_row *row, const struct node *node, char **out, struct text *why)
 {
@@ -330,7 +322,7 @@ static bool parse_names(const struct recipe_row *row, const struct node *node, s
     struct text inner = {0};
     for (size_t i = 0; i < count; i++)
         if (!parse_name(row, one ? node : node->child[i], &names.list[i], &inner)) {
-            free_names(&names);
+            recipe_names_free(&names);
             return refuse_inside("entry", i, &inner, why);
         }
     *out = names;
@@ -526,7 +518,7 @@ void row_free(const struct recipe_row *row, void *field)
         free(((struct layer_list *)field)->list);
         *(struct layer_list *)field = (struct layer_list){0};
     } else if (row->type == ROW_NAMES)
-        free_names(field);
+        recipe_names_free(field);
     else if (row->type == ROW_SOURCES)
         free_sources(field);
 }
