@@ -299,7 +299,6 @@ static void check_end(struct monitor *m, int64_t passed_ns)
 
 void monitor_judge(struct monitor *m, int64_t passed_ns)
 {
-    check_start(m);
     check_end(m, passed_ns);
     if (atomic_load(&m->connected) && !control_is_started(m->control))
         control_start(m->control, &m->address, m->config.page.node);
@@ -311,4 +310,6 @@ void monitor_judge(struct monitor *m, int64_t passed_ns)
         control_serve(m->control, m->ranks, fill_ranks(m), passed_ns);
     restart_after_end(m);
     check_ranks(m);
+    if (m->found_ns == 0) // a rank that is stopped is named first
+        check_start(m);
 }
