@@ -2,8 +2,8 @@
 /* Host memory, and what is freed at the end of a scope.
  *
  * A program that cannot get its memory ends with status 1 and a line that says what it was for: after launch
- * no rank could go on without the others, and before it there is nothing else to do. Only where a file or the
- * command line dictates the size is that an error (malloc() and fail()).
+ * no rank could continue without the others, and before it there is nothing else to do. Only where a file, a
+ * library or the command line dictates the size is that an error (malloc() and fail()).
  *
  *     struct entry *entries = memory_zeroed(count, sizeof *entries, "the entries of a table");
  *     AUTO(text) line = {0};      // text_free(&line) at the end of the scope, also by TRY() and return

@@ -357,13 +357,3 @@ const char *nearest_name(const char *name, const char *const *names, size_t coun
             found = names[i];
     return found;
 }
-
-const char *nearest_hint(const char *name, const char *const *names, size_t count, const char *quote,
-                         char out[HINT_CHARS])
-{
-    const char *near = nearest_name(name, names, count);
-    out[0] = 0;
-    if (near != NULL)
-        snprintf(out, HINT_CHARS, " (did you mean %s%s%s?)", quote, near, quote);
-    return out;
-}

@@ -60,10 +60,6 @@ const char *seconds_text(double seconds, char out[NUMBER_CHARS]);
 /* Returns the name in names[0..count) that begins with the words of `name`, else the nearest by edit distance
  * (case-insensitive, a swap counts one), or NULL if none is close enough. */
 const char *nearest_name(const char *name, const char *const *names, size_t count);
-/* " (did you mean NAME?)" of that, the name in these quotes; "" if none is close enough. */
-enum { HINT_CHARS = 160 };
-const char *nearest_hint(const char *name, const char *const *names, size_t count, const char *quote,
-                         char out[HINT_CHARS]);
 
 /* Reads a whole file into `out` (terminated). Errors name the file and the reason. Directories, devices and
  * pipes, which may have no end or no writer, are rejected before reading. IO_ERROR. */

@@ -172,9 +172,8 @@ enum status device_open(const struct device_options *options, struct device **ou
 {
     if (device_is_built(options->name))
         return device_open_with(device_traits(options->name)->ops, options, out);
-    AUTO(text) known = {0};
+    struct text known = {0};
     const char *names[MAX_DEVICES];
-    char hint[HINT_CHARS];
     size_t count = 0;
     for (size_t i = 0; device_at(i) != NULL && count < MAX_DEVICES; i++)
         if (device_at(i)->ops != NULL) {
@@ -182,8 +181,13 @@ enum status device_open(const struct device_options *options, struct device **ou
             text_add(&known, "%s%s", count > 0 ? ", " : "", names[count]);
             count++;
         }
-    return fail(NOT_SUPPORTED, "this build has no device \"%s\"%s; it has %s", options->name,
-                nearest_hint(options->name, names, count, "\"", hint), text_chars(&known));
+    const char *nearest = nearest_name(options->name, names, count);
+    enum status status =
+        fail(NOT_SUPPORTED, "this build has no device \"%s\"%s%s%s; it has %s", options->name,
+             nearest != NULL ? " (did you mean \"" : "", nearest != NULL ? nearest : "",
+             nearest != NULL ? "\"?)" : "", text_chars(&known));
+    text_free(&known);
+    return status;
 }
 
 enum status device_check_algorithms(const char *name, const char *path)

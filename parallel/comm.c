@@ -132,16 +132,19 @@ static enum status transport_named(const char *name, const struct transport_ops 
     *out = find(name);
     if (*out != NULL)
         return transport_check(*out);
-    AUTO(text) known = {0};
+    struct text known = {0};
     const char *names[TRANSPORT_COUNT];
-    char hint[HINT_CHARS];
     size_t count = 0;
     for (; transport_at(count) != NULL; count++) {
         names[count] = transport_at(count)->name;
         text_add(&known, "%s%s", count > 0 ? ", " : "", names[count]);
     }
-    return fail(NOT_SUPPORTED, "this build has no transport \"%s\"%s; it has %s", name,
-                nearest_hint(name, names, count, "\"", hint), text_chars(&known));
+    const char *nearest = nearest_name(name, names, count);
+    enum status status = fail(NOT_SUPPORTED, "this build has no transport \"%s\"%s%s%s; it has %s", name,
+                              nearest != NULL ? " (did you mean \"" : "", nearest != NULL ? nearest : "",
+                              nearest != NULL ? "\"?)" : "", text_chars(&known));
+    text_free(&known);
+    return status;
 }
 
 enum status world_run_as(const struct world_options *options,

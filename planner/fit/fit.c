@@ -223,7 +223,9 @@ enum status fit_profile(const struct fit_rows *rows, const struct fit_options *o
     if (status != OK)
         return status;
     struct recipe_names *at_bound = &profile->fit.at_bound;
-    recipe_names_free(at_bound);
+    for (size_t i = 0; i < at_bound->count; i++)
+        free(at_bound->list[i]);
+    free(at_bound->list);
     *at_bound = (struct recipe_names){
         .list = memory_zeroed(FIT_MAX_PARAMETERS, sizeof(char *), "the names of parameters")};
     for (int i = 0; i < result->key_count; i++) {

@@ -121,7 +121,7 @@ void report_layout(const struct run *run, FILE *to)
     if (recipe->data_parallel.zero_stage > 0)
         snprintf(zero, sizeof zero, ", ZeRO %d", recipe->data_parallel.zero_stage);
     if (run->schedule->v > 1)
-        snprintf(chunks, sizeof chunks, " with %d stages per rank", run->schedule->v);
+        snprintf(chunks, sizeof chunks, " with %d model chunks per rank", run->schedule->v);
     int64_t elements = 0;
     MUST(model_parameter_count(&recipe->model, &elements));
     count_text((double)elements, parameters);
@@ -129,11 +129,9 @@ void report_layout(const struct run *run, FILE *to)
     fprintf(to, "%s: %s parameters, %lld steps of %s tokens (%lld sequences of %lld)\n", recipe->name,
             parameters, (long long)recipe->train.train_iters, tokens,
             (long long)recipe->train.global_batch_size, (long long)recipe->model.seq_length);
-    fprintf(to,
-            "%d rank%s: dp %d x tp %d x pp %d%s%s, %s%s, %d microbatch%s of %lld per step and data rank, "
-            "device %s\n",
-            run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
-            recipe->layers.sequence_parallel ? ", sequence parallel" : "", zero,
+    fprintf(to, "%d rank%s: dp %d x tp %d x pp %d%s%s, ", run->mesh.world, run->mesh.world == 1 ? "" : "s",
+            d->dp, d->tp, d->pp, recipe->layers.sequence_parallel ? ", sequence parallel" : "", zero);
+    fprintf(to, "%s%s, %d microbatch%s of %lld per step and data-parallel rank, device %s\n",
             recipe->pipeline.schedule_file != NULL ? recipe->pipeline.schedule_file
                                                    : recipe->pipeline.schedule,
             chunks, run->schedule->m, run->schedule->m == 1 ? "" : "es",

@@ -141,9 +141,9 @@ static void print_utilization(const struct step_plan *plan, FILE *to)
     const struct recipe *recipe = plan->run->recipe;
     if (plan->mfu <= 0.0)
         return;
-    fprintf(to, "of the peak of %.4g TFLOP/s (%s): MFU %.1f %%, with causal attention %.1f %%; HFU %.1f %%\n",
-            recipe->logging.peak_flops * 1e-12, recipe->kernels.tf32 ? "tf32" : recipe_dtype_name(recipe),
-            100.0 * plan->mfu, 100.0 * plan->mfu * model_causal_share(&recipe->model), 100.0 * plan->hfu);
+    fprintf(to, "MFU %.1f %%, with causal attention %.1f %%; HFU %.1f %%; peak %.4g TFLOP/s (%s)\n",
+            100.0 * plan->mfu, 100.0 * plan->mfu * model_causal_share(&recipe->model), 100.0 * plan->hfu,
+            recipe->logging.peak_flops * 1e-12, recipe->kernels.tf32 ? "tf32" : recipe_dtype_name(recipe));
     if (plan->mfu > 1.0 || plan->hfu > 1.0)
         fprintf(to,
                 "above 100 %%: MFU and HFU count all of attention, of which kernels skip the masked half\n");

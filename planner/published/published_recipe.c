@@ -14,7 +14,9 @@ enum { SHOWN = 60, OVERRIDE_CHARS = 1 << 12 };
 
 static void set(struct published_recipe *made, const char *key, const char *value)
 {
-    planned_override(&made->overrides, "%s=%s", key, value);
+    char override[OVERRIDE_CHARS];
+    snprintf(override, sizeof override, "%s=%s", key, value);
+    overrides_set(&planner_keys, &made->overrides, override);
 }
 
 static void set_number(struct published_recipe *made, const char *key, double value)
@@ -367,7 +369,9 @@ void published_recipe_infer(const struct published_row *row, struct published_re
 
 void published_recipe_free(struct published_recipe *made)
 {
-    recipe_names_free(&made->overrides);
+    for (size_t i = 0; i < made->overrides.count; i++)
+        free(made->overrides.list[i]);
+    free(made->overrides.list);
     text_free(&made->reason);
     *made = (struct published_recipe){.assumed_count = 0};
 }

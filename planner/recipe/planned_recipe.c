@@ -125,16 +125,3 @@ enum status planned_recipe_load_text(const char *name, const char *text, const c
                                               .addition = &planner_keys},
                        out, problems);
 }
-
-void planned_override(struct recipe_names *overrides, const char *format, ...)
-{
-    va_list arguments, again;
-    va_start(arguments, format);
-    va_copy(again, arguments);
-    const size_t chars = (size_t)vsnprintf(NULL, 0, format, arguments) + 1;
-    AUTO_FREE char *override = memory_resized(NULL, chars, 1, "an override");
-    vsnprintf(override, chars, format, again);
-    va_end(again);
-    va_end(arguments);
-    overrides_set(&planner_keys, overrides, override);
-}

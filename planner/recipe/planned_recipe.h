@@ -24,9 +24,6 @@ MUST_USE enum status planned_recipe_load_text(const char *name, const char *text
                                               const char *const *overrides, size_t override_count,
                                               struct recipe **out, struct problems *problems);
 
-/* Adds "key=value" to a list of overrides, replacing another value of the same key (overrides_set()). */
-void planned_override(struct recipe_names *overrides, const char *format, ...) PRINTF_LIKE(2, 3);
-
 /* The defaults for a recipe without the section. */
 const struct assumptions *assumptions_of(const struct recipe *recipe);
 /* Appends the keys of the section that are not the defaults: "assume.attention=unfused ..."; nothing if there

@@ -23,6 +23,14 @@ bool table_row_has_gpu(const struct published_row *row, const char *device)
     return published_is_missing(gpu) || gpu_type_matches(gpu, device);
 }
 
+static void set_profile(struct recipe_names *overrides, const char *name)
+{
+    struct text override = {0};
+    text_add(&override, "cluster.profile=%s", name);
+    overrides_set(&planner_keys, overrides, override.chars);
+    text_free(&override);
+}
+
 static enum status load(const struct table_options *options, const struct recipe_names *overrides,
                         struct recipe **out, struct problems *problems)
 {
@@ -44,7 +52,7 @@ static struct recipe *load_with_profile(const struct table_options *options, str
         shipped != NULL) {
         recipe_destroy(recipe);
         recipe = NULL;
-        planned_override(&made->overrides, "cluster.profile=%s", shipped);
+        set_profile(&made->overrides, shipped);
         (void)!load(options, &made->overrides, &recipe, &problems);
     }
     add_reason(&made->reason, &problems);
@@ -84,15 +92,18 @@ static struct recipe *make(const struct table_options *options, const struct pub
                            struct published_recipe *made)
 {
     struct recipe *recipe = NULL;
+    struct text more = {0};
     if (options->base.infers)
         published_recipe_infer(row, made);
     overrides_set(&planner_keys, &made->overrides, "cluster.device=dry");
     if (options->profile != NULL)
-        planned_override(&made->overrides, "cluster.profile=%s", options->profile);
+        set_profile(&made->overrides, options->profile);
     for (size_t i = 0; i < options->override_count; i++)
         overrides_set(&planner_keys, &made->overrides, options->overrides[i]);
+    text_add(&more, "model.num_layers=%.0f", row->number[PUBLISHED_LAYERS] + layers);
     if (layers > 0)
-        planned_override(&made->overrides, "model.num_layers=%.0f", row->number[PUBLISHED_LAYERS] + layers);
+        overrides_set(&planner_keys, &made->overrides, more.chars);
+    text_free(&more);
     if (options->base.has_no_model)
         published_recipe_check_whole(made);
     if (made->reason.length == 0)

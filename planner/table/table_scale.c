@@ -10,6 +10,16 @@
 
 enum { AXES = 3, HEADS = 8, UNIT = 64, MIN_LAYERS = 4, VOCABULARY = 4096 };
 
+static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *format, ...)
+{
+    char word[160];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(word, sizeof word, format, arguments);
+    va_end(arguments);
+    overrides_set(&planner_keys, overrides, word);
+}
+
 static int64_t round_within(double value, int64_t low, int64_t high)
 {
     const int64_t rounded = llround(value);
@@ -45,16 +55,16 @@ static void scale_model(const struct model_config *m, int tp, int layers, struct
     const int64_t hidden = UNIT * round_within((double)m->hidden_size / 4096.0, 1, 8);
     const double ratio = (double)m->ffn_hidden_size / (double)m->hidden_size;
     const int64_t groups = m->num_query_groups == m->num_attention_heads ? HEADS : HEADS / 2;
-    planned_override(out, "model.num_layers=%d", layers);
-    planned_override(out, "model.hidden_size=%lld", (long long)hidden);
-    planned_override(out, "model.num_attention_heads=%d", HEADS);
-    planned_override(out, "model.num_query_groups=%lld", (long long)(groups > tp ? groups : HEADS));
-    planned_override(out, "model.kv_channels=%lld", (long long)(hidden / HEADS));
-    planned_override(out, "model.ffn_hidden_size=%lld",
-                     (long long)(UNIT * round_within(ratio * (double)hidden / UNIT, 1, 1 << 20)));
-    planned_override(out, "model.seq_length=%lld",
-                     (long long)(UNIT * round_within((double)m->seq_length / (16.0 * UNIT), 1, 4)));
-    planned_override(out, "model.vocab_size=%d", VOCABULARY);
+    set(out, "model.num_layers=%d", layers);
+    set(out, "model.hidden_size=%lld", (long long)hidden);
+    set(out, "model.num_attention_heads=%d", HEADS);
+    set(out, "model.num_query_groups=%lld", (long long)(groups > tp ? groups : HEADS));
+    set(out, "model.kv_channels=%lld", (long long)(hidden / HEADS));
+    set(out, "model.ffn_hidden_size=%lld",
+        (long long)(UNIT * round_within(ratio * (double)hidden / UNIT, 1, 1 << 20)));
+    set(out, "model.seq_length=%lld",
+        (long long)(UNIT * round_within((double)m->seq_length / (16.0 * UNIT), 1, 4)));
+    set(out, "model.vocab_size=%d", VOCABULARY);
 }
 
 static void scale_batch(const struct recipe *recipe, int pp, int dp, struct recipe_names *out)
@@ -62,22 +72,21 @@ static void scale_batch(const struct recipe *recipe, int pp, int dp, struct reci
     const int64_t micro = recipe->train.micro_batch_size < 2 ? 1 : 2;
     const double rounds =
         (double)recipe_microbatches(recipe) / (double)recipe->parallel.pipeline_parallel_size;
-    planned_override(out, "train.micro_batch_size=%lld", (long long)micro);
-    planned_override(out, "train.global_batch_size=%lld",
-                     (long long)(micro * dp * pp * round_within(rounds, pp > 1 ? 2 : 1, 4)));
+    set(out, "train.micro_batch_size=%lld", (long long)micro);
+    set(out, "train.global_batch_size=%lld",
+        (long long)(micro * dp * pp * round_within(rounds, pp > 1 ? 2 : 1, 4)));
 }
 
 static void scale_pipeline(const struct recipe *recipe, int pp, struct recipe_names *out)
 {
     const struct recipe_pipeline *pipeline = &recipe->pipeline;
     const double limit = pipeline->search.memory_limit;
-    planned_override(out, "pipeline.layout=[]");
-    planned_override(out, "pipeline.num_layers_per_virtual_pipeline_stage=0");
-    planned_override(out, "pipeline.microbatch_group_size=0");
-    planned_override(out, "pipeline.virtual_stages=%d", pipeline->virtual_stages > 1 ? 2 : 1);
+    set(out, "pipeline.layout=[]");
+    set(out, "pipeline.num_layers_per_virtual_pipeline_stage=0");
+    set(out, "pipeline.microbatch_group_size=0");
+    set(out, "pipeline.virtual_stages=%d", pipeline->virtual_stages > 1 ? 2 : 1);
     if (limit > 0.0)
-        planned_override(
-            out, "pipeline.auto_memory_limit=%lld",
+        set(out, "pipeline.auto_memory_limit=%lld",
             (long long)round_within(limit * pp / recipe->parallel.pipeline_parallel_size, 1, 1 << 20));
 }
 
@@ -91,7 +100,7 @@ static void drop_assumptions(const struct recipe *recipe, struct recipe_names *o
         struct text value = {0};
         word[strcspn(word, "=")] = 0;
         if (recipe_default_text(&planner_keys, word, &value))
-            planned_override(out, "%s=%s", word, text_chars(&value));
+            set(out, "%s=%s", word, text_chars(&value));
         text_free(&value);
     }
     text_free(&assumed);
@@ -105,12 +114,12 @@ void table_scale(const struct recipe *recipe, int ranks, struct recipe_names *ov
     int to[AXES];
     scale_degrees(from, ranks, to);
     const int stages = to[1] * (recipe->pipeline.virtual_stages > 1 ? 2 : 1);
-    planned_override(overrides, "parallel.tensor_parallel_size=%d", to[0]);
-    planned_override(overrides, "parallel.pipeline_parallel_size=%d", to[1]);
-    planned_override(overrides, "parallel.data_parallel_size=%d", to[2]);
-    planned_override(overrides, "cluster.nodes=0");
-    planned_override(overrides, "cluster.gpus_per_node=0");
-    planned_override(overrides, "precision.params_dtype=fp32");
+    set(overrides, "parallel.tensor_parallel_size=%d", to[0]);
+    set(overrides, "parallel.pipeline_parallel_size=%d", to[1]);
+    set(overrides, "parallel.data_parallel_size=%d", to[2]);
+    set(overrides, "cluster.nodes=0");
+    set(overrides, "cluster.gpus_per_node=0");
+    set(overrides, "precision.params_dtype=fp32");
     scale_model(&recipe->model, to[0], stages < MIN_LAYERS ? MIN_LAYERS : stages, overrides);
     scale_batch(recipe, to[1], to[2], overrides);
     scale_pipeline(recipe, to[1], overrides);

@@ -2,8 +2,6 @@
 /* Table of families, their supported sizes, and the creation of a checked schedule from a name. */
 #include "schedules/families/family.h"
 
-#include "base/memory.h"
-
 #include <string.h>
 
 static const struct family *const families[] = {
@@ -45,11 +43,14 @@ static enum status find_family(const char *name, const struct family **out)
     const char *names[FAMILY_COUNT];
     for (int i = 0; i < FAMILY_COUNT; i++)
         names[i] = families[i]->about.name;
-    char hint[HINT_CHARS];
-    AUTO(text) all = {0};
+    const char *near = nearest_name(name, names, FAMILY_COUNT);
+    struct text all = {0};
     schedule_names(&all);
-    return fail(BAD_SCHEDULE, "unknown schedule %.80s%s; available: %s", name,
-                nearest_hint(name, names, FAMILY_COUNT, "", hint), text_chars(&all));
+    enum status status = fail(BAD_SCHEDULE, "unknown schedule %.80s%s%s%s; available: %s", name,
+                              near != NULL ? " (did you mean " : "", near != NULL ? near : "",
+                              near != NULL ? "?)" : "", text_chars(&all));
+    text_free(&all);
+    return status;
 }
 
 /* Returns the reason why this family, or any family, does not support the options; NULL if it does. */

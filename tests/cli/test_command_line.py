@@ -364,7 +364,7 @@ def test_verify_has_its_own_step_count():
         words = tiny(folder, "run", "tp=2")[1:]
         done = run("verify", *words, "--steps", "1")
         check("verify with train.train_iters", done, 0,
-              out="PASS: all differences are within rounding; a gradient wrong by ",
+              out="PASS: all differences are within rounding; an error of ",
              err="warning: command line: train.train_iters has no effect on verify; set --steps N\n")
         done = run("verify", *(word for word in words if "iters" not in word), "--steps", "1")
         expect("no warning", done.returncode == 0 and "train_iters" not in done.stderr, done)

@@ -75,8 +75,8 @@ def test_text():
     """What a newcomer looks for: the peak, how long all steps take, and what the profile rests on."""
     run = plan(GPT3, *ON_A100)
     got = planned()
-    words = [f"(bf16): MFU {100 * got['mfu']:.1f} %, with causal attention {100 * got['mfu_causal']:.1f} %; HFU",
-             "of the peak of 312 TFLOP/s", f"training: 286102 steps in {days_and_hours(got['train_time_s'])}",
+    words = [f"\nMFU {100 * got['mfu']:.1f} %, with causal attention {100 * got['mfu_causal']:.1f} %; HFU",
+             "; peak 312 TFLOP/s (bf16)", f"training: 286102 steps in {days_and_hours(got['train_time_s'])}",
              f", {got['gpu_hours']:.0f} GPU hours", "profile: data sheet and estimates, not fitted; "]
     expect("utilization and training time", all(word in run.stdout for word in words), (words, run))
     basis = got["profile_basis"]
@@ -342,7 +342,7 @@ def test_advice():
            got.endswith("cuboid plan --best searches all layout keys together\n"), got)
     piped = [GPT3, *ON_A100[:2], *ON_A100[5:], "tp=1", "pp=8", "dp=2", "--no-advice"]
     many, all_rows = plan(*piped).stdout, plan(*piped, "--terms").stdout
-    beginnings = ["gpt3-1.3b: ", "16 ranks: ", "on dgx-a100-80, ", "profile: ", "of the peak ", "memory: rank ",
+    beginnings = ["gpt3-1.3b: ", "16 ranks: ", "on dgx-a100-80, ", "profile: ", "MFU ", "memory: rank ",
                   "limited by ", "training: "]
     expect("results come first", all(line.startswith(beginning) for line, beginning in
                                      zip(many.splitlines(), beginnings)), many)

@@ -96,14 +96,14 @@ static int refuse_command(const char *name)
     const char *names[COMMAND_COUNT], *dot = strrchr(name, '.');
     for (int i = 0; i < COMMAND_COUNT; i++)
         names[i] = commands[i].name;
-    char hint[HINT_CHARS];
+    const char *near = nearest_name(name, names, COMMAND_COUNT);
     if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
         (void)fail(BAD_USAGE,
                    "%s is a recipe, not a command; use cuboid train %s; run cuboid --help for the commands",
                    name, name);
     else
-        (void)fail(BAD_USAGE, "unknown command %s%s; run cuboid --help", name,
-                   nearest_hint(name, names, COMMAND_COUNT, "", hint));
+        (void)fail(BAD_USAGE, "unknown command %s%s%s%s; run cuboid --help", name,
+                   near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "");
     fprintf(stderr, "cuboid: %s\n", fail_text());
     return 2;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/options.h"
 
-#include "base/memory.h"
 #include "planner/recipe/planned_recipe.h"
 #include "trainer/recipe/recipe.h"
 
@@ -24,18 +23,24 @@ static const struct option *find(const char *argument, const struct option *opti
 static enum status unknown(const char *command, const char *argument, const struct option *options, int count)
 {
     const char *names[MAX_OPTIONS];
-    AUTO(text) list = {0};
+    struct text list = {0};
     size_t shown = 0;
     for (int i = 0; i < count; i++)
         if (options[i].type != OPTION_REST && options[i].type != OPTION_END) {
             text_add(&list, "%s%s", shown > 0 ? ", " : "", options[i].name);
             names[shown++] = options[i].name;
         }
-    char key[RECIPE_KEY_CHARS], hint[HINT_CHARS];
-    if (recipe_key_of_option(&planner_keys, argument, key))
+    const char *near = nearest_name(argument, names, shown);
+    char key[RECIPE_KEY_CHARS];
+    if (recipe_key_of_option(&planner_keys, argument, key)) {
+        text_free(&list);
         return fail(BAD_USAGE, "%s: %s is a recipe key, not an option; use %s=VALUE", command, argument, key);
-    return fail(BAD_USAGE, "%s: unknown option %s%s; valid options: %s", command, argument,
-                nearest_hint(argument, names, shown, "", hint), list.chars);
+    }
+    enum status status = fail(BAD_USAGE, "%s: unknown option %s%s%s%s; valid options: %s", command, argument,
+                              near != NULL ? " (did you mean " : "", near != NULL ? near : "",
+                              near != NULL ? "?)" : "", list.chars);
+    text_free(&list);
+    return status;
 }
 
 static enum status store(const char *command, const struct option *option, const char *value)

@@ -302,7 +302,7 @@ static enum status overflow_error(const struct rank_state *state, const struct s
                                   const char *name)
 {
     const struct loss_scale *scale = &state->scale.value;
-    int rank = rank_of_row(state, result->not_finite_row, result->not_finite_share);
+    int rank = rank_of_row(state, result->not_finite_param, result->not_finite_share);
     if (scale->fixed)
         return fail(
             NOT_FINITE,
@@ -322,13 +322,14 @@ enum status rank_check_finite(const struct rank_state *state, const struct step_
     if (!state->run->recipe->resilience.check_for_nan_in_loss_and_grad ||
         (overflows && !state->scale.value.stuck))
         return OK;
-    const char *name = result->not_finite_row >= 0 ? state->params.list[result->not_finite_row].name : NULL;
+    const char *name =
+        result->not_finite_param >= 0 ? state->params.list[result->not_finite_param].name : NULL;
     if (name != NULL && overflows)
         return overflow_error(state, result, name);
     if (name != NULL)
         return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g); " DIVERGED,
                     (long long)state->step, name,
-                    rank_of_row(state, result->not_finite_row, result->not_finite_share), result->loss,
+                    rank_of_row(state, result->not_finite_param, result->not_finite_share), result->loss,
                     state->run->recipe->optimizer.lr, state->run->recipe->optimizer.clip_grad);
     if (!isfinite(result->loss))
         return fail(NOT_FINITE, "step %lld: the loss is %g; " DIVERGED, (long long)state->step, result->loss,

@@ -416,10 +416,10 @@ enum status optimizer_read(struct optimizer *optimizer, struct tensor report, st
                                 .gradient_scale = hyper.gradient_scale,
                                 .loss_scale = result[3],
                                 .skipped = hyper.skip != 0.0F,
-                                .not_finite_row = -1};
-    for (int64_t i = 0; i < optimizer->squares && out->not_finite_row < 0; i++)
+                                .not_finite_param = -1};
+    for (int64_t i = 0; i < optimizer->squares && out->not_finite_param < 0; i++)
         if (!isfinite(squares[i])) {
-            out->not_finite_row = (int)(i / optimizer->tp);
+            out->not_finite_param = (int)(i / optimizer->tp);
             out->not_finite_share = (int)(i % optimizer->tp);
         }
     return OK;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* From the gradients of a step to the next weights:
  *
- *   partial sums   all-reduce rows whose gradient is partial over tp, or over replicated key/value heads
+ *   partial sums   all-reduce gradients that are partial over tp, or over replicated key/value heads
  *   ties           embedding + head: add the gradients of both uses, each of which is complete
  *   squares        of every parameter, counted once: per block, then the blocks in order; reported by the
  *                  first holder of each share
@@ -33,7 +33,7 @@ struct step_result {
     float gradient_scale;           // factor applied by AdamW to the summed gradients
     double loss_scale;              // factor on the gradients before that; 1 without loss scaling
     bool skipped;                   // fp16 gradient overflow: no update
-    int not_finite_row;             // the first parameter with a non-finite gradient; -1: none
+    int not_finite_param;           // the first parameter with a non-finite gradient; -1: none
     int not_finite_share;           // its tensor-parallel share
     int rollbacks;                  // pipeline ranks that rolled back their update (post_validation.h)
 };

@@ -4,11 +4,15 @@
  *     step 12: rank 5 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 41.0 s: its process is stopped (T);
  *     rank 1 waits for its 1I3; ranks 2, 3, 7 wait for rank 1
  *
- * A rank that waits for message n of a communicator waits for the members that have not called n times, and
- * for those that have, but do something else or are stopped. Following these edges ends at a rank that waits
- * for none: if it has made no progress for the timeout, it is the culprit; if it makes progress, it is merely
- * slow, and nothing is reported. A cycle is a deadlock; then a call that differs from those of the
- * other members is named.
+ * The culprit is the worst rank: one that is gone, then one without progress for the timeout that is stopped
+ * or ended, then one that waits for no other, then one that waits for an unknown rank; of equals the one that
+ * has stalled for longest. Other ranks wait for it, directly or through others: a rank that waits for message
+ * n of a communicator waits for the members that have not called n times, and for those that have, but do
+ * something else or are stopped.
+ *
+ * Where no rank is a culprit, these edges are followed from a stalled rank: a cycle is a deadlock, and a call
+ * that differs from those of the other members is named; a rank at the end that makes progress is merely
+ * slow, and nothing is reported.
  *
  * Pure functions of a snapshot, taken by a monitor or read from a dump. */
 #pragma once

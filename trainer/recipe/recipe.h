@@ -243,7 +243,6 @@ const char *recipe_key(const struct recipe_addition *more, const char *name);
 const char *override_key(const struct recipe_addition *more, const char *override);
 /* Adds "key=value" to a list of overrides, replacing another value of the same key under any of its names. */
 void overrides_set(const struct recipe_addition *more, struct recipe_names *overrides, const char *override);
-void recipe_names_free(struct recipe_names *names);
 
 /* The main name of the key nearest to an unknown one; NULL: none is near. */
 const char *recipe_key_near(const struct recipe_addition *more, const char *name);

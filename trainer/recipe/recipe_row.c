@@ -206,14 +206,6 @@ const char *override_key(const struct recipe_addition *more, const char *overrid
     return recipe_key(more, name);
 }
 
-void recipe_names_free(struct recipe_names *names)
-{
-    for (size_t i = 0; i < names->count; i++)
-        free(names->list[i]);
-    free(names->list);
-    *names = (struct recipe_names){0};
-}
-
 void overrides_set(const struct recipe_addition *more, struct recipe_names *overrides, const char *override)
 {
     const char *key = override_key(more, override);

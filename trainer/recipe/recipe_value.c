@@ -293,6 +293,14 @@ static bool parse_layers(const struct recipe_row *row, const struct node *node, 
     return true;
 }
 
+static void free_names(struct recipe_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->list[i]);
+    free(names->list);
+    *names = (struct recipe_names){0};
+}
+
 /* Parses one of a row's choices; any text if the row has no choices. */
 static bool parse_name(const struct recipe_row *row, const struct node *node, char **out, struct text *why)
 {
@@ -322,7 +330,7 @@ static bool parse_names(const struct recipe_row *row, const struct node *node, s
     struct text inner = {0};
     for (size_t i = 0; i < count; i++)
         if (!parse_name(row, one ? node : node->child[i], &names.list[i], &inner)) {
-            recipe_names_free(&names);
+            free_names(&names);
             return refuse_inside("entry", i, &inner, why);
         }
     *out = names;
@@ -518,7 +526,7 @@ void row_free(const struct recipe_row *row, void *field)
         free(((struct layer_list *)field)->list);
         *(struct layer_list *)field = (struct layer_list){0};
     } else if (row->type == ROW_NAMES)
-        recipe_names_free(field);
+        free_names(field);
     else if (row->type == ROW_SOURCES)
         free_sources(field);
 }

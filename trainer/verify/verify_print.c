@@ -243,8 +243,8 @@ void verify_print_verdict(const struct verify_report *report, FILE *to)
         fputs("PASS: every loss, gradient, weight and moment is bit-identical\n", to);
     else
         fprintf(to,
-                "PASS: all differences are within rounding; a gradient wrong by %.2g %% of its rms would not "
-                "be\n",
+                "PASS: all differences are within rounding; an error of %.2g %% of the rms of a gradient "
+                "would be found\n",
                 100.0 * report->visible);
 }
 

@@ -80,8 +80,8 @@ static void check_clean(struct test *test)
     expect(test, has_in_order(text, "embedding.weight", "layers.0.norm1.weight", "head.weight"),
            "lines are in forward order, not sorted by ratio", text);
     expect(test,
-           strstr(text, "PASS: all differences are within rounding; a gradient wrong by 0.05 % of its rms "
-                        "would not be\n") != NULL,
+           strstr(text, "PASS: all differences are within rounding; an error of 0.05 % of the rms of a "
+                        "gradient would be found\n") != NULL,
            "a clean run passes", text);
     expect(test,
            strstr(text, "gradients: 99.9 % of 100.0 K values bit-identical; largest difference 2.0e-07 in "

@@ -131,9 +131,9 @@ static enum status run(const char *command, int argc, char **argv, struct data_o
         return data_inspect(o);
     if (*command == 0)
         return fail(BAD_USAGE, "no command given; use prepare or inspect; run cuboid data --help");
-    char hint[HINT_CHARS];
-    return fail(BAD_USAGE, "unknown command %s%s; run cuboid data --help", command,
-                nearest_hint(command, (const char *const[]){"prepare", "inspect"}, 2, "", hint));
+    const char *near = nearest_name(command, (const char *const[]){"prepare", "inspect"}, 2);
+    return fail(BAD_USAGE, "unknown command %s%s%s%s; run cuboid data --help", command,
+                near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "");
 }
 
 int cmd_data(int argc, char **argv)

@@ -16,6 +16,16 @@ enum { PATH_CHARS = 4096 };
 
 /* ---- the command line ---- */
 
+static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *format, ...)
+{
+    char chars[PATH_CHARS];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(chars, sizeof chars, format, arguments);
+    va_end(arguments);
+    overrides_set(&planner_keys, overrides, chars);
+}
+
 /* Collects the overrides of the request, and those of a short run on random tokens. */
 static void make_overrides(const struct measure *measure, const struct measure_request *request,
                            struct recipe_names *out)
@@ -45,9 +55,9 @@ static void make_overrides(const struct measure *measure, const struct measure_r
         overrides_set(&planner_keys, out, request->overrides->list[i]);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         overrides_set(&planner_keys, out, fixed[i]);
-    planned_override(out, "model.vocab_size=%lld", (long long)request->recipe->model.vocab_size);
-    planned_override(out, "train.train_iters=%lld", (long long)measure->options.steps);
-    planned_override(out, "logging.run_dir=%s/runs/%lld", measure->options.dir, (long long)request->number);
+    set(out, "model.vocab_size=%lld", (long long)request->recipe->model.vocab_size);
+    set(out, "train.train_iters=%lld", (long long)measure->options.steps);
+    set(out, "logging.run_dir=%s/runs/%lld", measure->options.dir, (long long)request->number);
 }
 
 /* Appends the words of --launch, with the number of ranks. */
@@ -117,7 +127,9 @@ static enum status run(const struct measure *measure, const struct measure_reque
     enum status status = start(measure, request, &overrides, log.chars, &entry->state);
     if (status == OK && entry->state == RUN_DONE)
         take_metrics(measure, request->number, entry);
-    recipe_names_free(&overrides);
+    for (size_t i = 0; i < overrides.count; i++)
+        free(overrides.list[i]);
+    free(overrides.list);
     text_free(&log);
     return status;
 }
@@ -132,8 +144,9 @@ void measure_command(const struct measure *measure, const struct measure_request
     for (size_t i = 0; i < overrides.count; i++) {
         text_add(out, " ");
         text_add_shell_word(out, overrides.list[i]);
+        free(overrides.list[i]);
     }
-    recipe_names_free(&overrides);
+    free(overrides.list);
 }
 
 enum status measure_record(struct measure *measure, const struct measure_request *request, int exit,

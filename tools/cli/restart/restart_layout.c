@@ -13,6 +13,16 @@ void layout_free(struct layout *layout)
     *layout = (struct layout){0};
 }
 
+static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *format, ...)
+{
+    char chars[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(chars, sizeof chars, format, arguments);
+    va_end(arguments);
+    overrides_set(&planner_keys, overrides, chars);
+}
+
 /* The fewest nodes that `ranks` fill evenly, with at most per_node each; 0: none of up to `nodes`. */
 static int nodes_for(int ranks, int nodes, int per_node)
 {
@@ -30,14 +40,13 @@ static void make_overrides(const struct start *start, const struct layout *layou
     const struct recipe_checkpoint *checkpoint = &start->recipe->checkpoint;
     for (size_t i = 0; i < start->overrides->count; i++)
         overrides_set(&planner_keys, out, start->overrides->list[i]);
-    planned_override(out, "parallel.data_parallel_size=%d", layout->dp);
+    set(out, "parallel.data_parallel_size=%d", layout->dp);
     if (cluster->nodes > 0)
-        planned_override(out, "cluster.nodes=%d", layout->nodes);
+        set(out, "cluster.nodes=%d", layout->nodes);
     if (cluster->gpus_per_node > 0)
-        planned_override(out, "cluster.gpus_per_node=%d",
-                         layout->ranks / layout->nodes / cluster->ranks_per_gpu);
+        set(out, "cluster.gpus_per_node=%d", layout->ranks / layout->nodes / cluster->ranks_per_gpu);
     if (checkpoint->memory_dir != NULL && checkpoint->memory_copies > layout->nodes)
-        planned_override(out, "checkpoint.memory_copies=%d", layout->nodes);
+        set(out, "checkpoint.memory_copies=%d", layout->nodes);
 }
 
 /* With a cluster profile, plans the memory. BAD_RECIPE if the layout does not fit. */
@@ -81,7 +90,9 @@ static enum status load(const struct start *start, struct layout *layout)
             chosen_free(&layout->chosen);
     } else if (problems.count > 0)
         status = fail(BAD_RECIPE, "%s", problems.list[0].text);
-    recipe_names_free(&overrides);
+    for (size_t i = 0; i < overrides.count; i++)
+        free(overrides.list[i]);
+    free(overrides.list);
     problems_free(&problems);
     recipe_destroy(recipe);
     return status;

@@ -32,10 +32,18 @@ static bool has_name(const struct recipe_names *names, const char *name)
     return false;
 }
 
+static void free_names(struct recipe_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->list[i]);
+    free(names->list);
+    *names = (struct recipe_names){0};
+}
+
 void nodes_free(struct nodes *nodes)
 {
-    recipe_names_free(&nodes->present);
-    recipe_names_free(&nodes->failed);
+    free_names(&nodes->present);
+    free_names(&nodes->failed);
     text_free(&nodes->why);
 }
 
@@ -183,7 +191,7 @@ static enum status check_nodes(const struct start *start, struct nodes *nodes, s
     // Without names, a launcher that has started all its processes has started them on all nodes.
     const bool complete = nodes->present.count == 0 && nodes->failed.count == failed && attempt->exit == 0;
     nodes->count = complete ? nodes->needed : passed;
-    recipe_names_free(&answers.passed);
+    free_names(&answers.passed);
     text_free(&command);
     return status;
 }

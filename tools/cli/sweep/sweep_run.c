@@ -68,7 +68,9 @@ static enum status layout_run_make(const struct runner *runner, const struct swe
 
 static void layout_run_free(struct layout_run *run)
 {
-    recipe_names_free(&run->overrides);
+    for (size_t i = 0; i < run->overrides.count; i++)
+        free(run->overrides.list[i]);
+    free(run->overrides.list);
     recipe_destroy(run->recipe);
 }
 

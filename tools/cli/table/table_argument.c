@@ -19,9 +19,10 @@ static enum status refuse_name(const char *name)
     size_t count = 0;
     for (; shipped_tables[count].name != NULL && count < sizeof names / sizeof *names; count++)
         names[count] = shipped_tables[count].name;
-    char hint[HINT_CHARS];
-    return fail(BAD_USAGE, "unknown table %s%s; run cuboid table --list, or give the path of a .csv", name,
-                nearest_hint(name, names, count, "", hint));
+    const char *near = nearest_name(name, names, count);
+    return fail(BAD_USAGE, "unknown table %s%s%s%s; run cuboid table --list, or give the path of a .csv",
+                name, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+                near != NULL ? "?" : "");
 }
 
 /* The shipped table of the paper that all rows of a file are of; NULL: of none, or of several. */
