@@ -171,8 +171,19 @@ def test_prometheus():
 def test_bad_paths():
     with open("file", "w", encoding="utf-8"):
         pass
-    for key, value, words in (("tensorboard_dir", "file", "file"), ("prometheus_file", "no/where.prom", "No such file"),
-                              ("prometheus_file", "run", "Is a directory")):
+    os.mkfifo("pipe")
+    os.symlink("file", "link")
+    os.mkfifo("made.prom.tmp")  # opening it would block
+    done = train("logging.prometheus_file=made.prom", "logging.run_dir=made", "logging.tensorboard_dir=none")
+    assert done.returncode == 0, done.stderr
+    for path in ("pipe", "link"):  # a rename would turn it into a file
+        before = os.lstat(path)
+        done = train(f"logging.prometheus_file={path}", "logging.run_dir=bad")
+        assert done.returncode == 1 and f"logging.prometheus_file: {path}: " in done.stderr, done.stderr
+        assert os.lstat(path)[:4] == before[:4], path
+    for key, value, words in (("tensorboard_dir", "file", "file"),
+                              ("prometheus_file", "no/where.prom", "no such folder"),
+                              ("prometheus_file", "run", "not a file")):
         done = train(f"logging.{key}={value}", "logging.run_dir=bad")
         assert done.returncode == 1 and f"logging.{key}: " in done.stderr and words in done.stderr, done.stderr
         assert not os.path.exists("run.tmp")

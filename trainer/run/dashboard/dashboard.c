@@ -89,8 +89,12 @@ static void add_gauge(struct text *out, const char *run, const char *name, doubl
 static enum status replace(const char *path, const struct text *page)
 {
     AUTO(text) temporary = {0};
+    const char *problem = file_path_problem(path);
+    if (problem != NULL)
+        return fail(IO_ERROR, "%s: %s", path, problem);
     text_add(&temporary, "%s.tmp", path);
-    FILE *file = fopen(temporary.chars, "we");
+    (void)unlink(temporary.chars); // a pipe of that name would block
+    FILE *file = fopen(temporary.chars, "wex");
     bool written = file != NULL && fwrite(page->chars, 1, page->length, file) == page->length;
     written = file != NULL && fclose(file) == 0 && written;
     if (written && rename(temporary.chars, path) == 0)
