@@ -133,7 +133,7 @@ function ticksOf(axis) {
 }
 
 function rangeOf(values, log) {
-  const low = Math.min(...values), high = Math.max(...values);
+  const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
   if (log)
     return { low: low / 1.15, high: high * 1.15, log };
   const margin = Math.max(0.05 * (high - low), 0.01 * Math.abs(high), 1e-12);

@@ -57,8 +57,8 @@ function last(values) {
 }
 
 function addSummary(main, runs) {
-  const least = values => { const known = values.filter(value => value !== null); return known.length ? Math.min(...known) : null; };
-  const peak = run => Math.max(...run.metrics.memory_peak_bytes);
+  const least = values => { const known = values.filter(value => value !== null); return known.length ? known.reduce((a, b) => Math.min(a, b)) : null; };
+  const peak = run => run.metrics.peak_bytes;
   const later = values => values.length > 1 ? values.slice(1) : values; // the first step is slower
   addTable(main, [
     { name: "run", value: run => run.short },

@@ -72,12 +72,14 @@ def test_long_run():
     with open("long/metrics.jsonl", "w", encoding="utf-8") as file:
         for step in range(1, 10001):
             more = {"valid_loss": 2.5} if step % 1000 == 0 else {}
-            file.write(json.dumps(line | {"step": step, "loss": 1 / step} | more) + "\n")
+            peak = {"memory_peak_bytes": 9e12} if step == 5001 else {}
+            file.write(json.dumps(line | {"step": step, "loss": 1 / step} | more | peak) + "\n")
         file.write('{"step": 10001, "lo')
     os.link("runs/a/recipe.yaml", "long/recipe.yaml")
     found, size = page_of("long", "runs/a")
     steps = found[0]["metrics"]["step"]
     assert found[0]["metrics"]["every"] == 7 and found[0]["metrics"]["steps"] == 10000 and size < 1000000, size
+    assert found[0]["metrics"]["peak_bytes"] == 9e12
     assert steps == sorted(step for step in range(1, 10001) if step % 7 == 0 or step % 1000 == 0)
 
 
@@ -87,13 +89,16 @@ def test_bad_input():
     run("report", "nowhere", "-o", "page.html", status=1, words=["nowhere/metrics.jsonl"])
     run("report", "runs", "-o", "none/page.html", status=2, words=["-o none/page.html"])
     run("report", "runs", "-o", "runs", status=2, words=["-o runs"])
-    for name, content in (("empty", b""), ("words", b"no JSON\n"), ("bytes", b"\xff\x00\n{}\n"),
+    for name, content in (("empty", b""), ("words", b"no JSON\n"), ("bytes", b"\xff\n{}\n"),
+                          ("zero", b'{"step": 1}\n\0\n{"step": 2}\n'),
                           ("other", b'{"step": "x"}\n')):
         os.mkdir(name)
         with open(f"{name}/metrics.jsonl", "wb") as file:
             file.write(content)
         run("report", name, "-o", "page.html", status=1, words=[f"{name}/metrics.jsonl"])
         run("report", name, "runs", "-o", "page.html", words=[f"{name}/metrics.jsonl"])
+    for name in ("metrics.jsonl", "recipe.yaml"):
+        run("report", "runs/a", "-o", f"runs/a/{name}", status=2, words=[f"-o runs/a/{name}"])
     os.unlink("runs/b/recipe.yaml")
     run("report", "runs/b", "-o", "page.html", status=1, words=["runs/b/recipe.yaml"])
 

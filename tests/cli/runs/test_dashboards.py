@@ -181,6 +181,8 @@ def test_bad_paths():
         done = train(f"logging.prometheus_file={path}", "logging.run_dir=bad")
         assert done.returncode == 1 and f"logging.prometheus_file: {path}: " in done.stderr, done.stderr
         assert os.lstat(path)[:4] == before[:4], path
+    done = train("logging.run_dir=own", "logging.prometheus_file=own/metrics.jsonl")
+    assert done.returncode == 2 and "would replace the metrics of the run" in done.stderr, done.stderr
     for key, value, words in (("tensorboard_dir", "file", "file"),
                               ("prometheus_file", "no/where.prom", "no such folder"),
                               ("prometheus_file", "run", "not a file")):

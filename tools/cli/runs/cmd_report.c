@@ -62,13 +62,31 @@ static enum status write_page(const struct arguments *arguments, const struct te
     return output_write(&output, &page, true);
 }
 
+/* The page must not replace what it is made of. */
+static enum status check_output(const struct arguments *arguments, const char *dir)
+{
+    AUTO(text) metrics = {0}, recipe = {0};
+    text_add(&metrics, "%s/metrics.jsonl", dir);
+    text_add(&recipe, "%s/recipe.yaml", dir);
+    const struct output page = {"report", "-o", arguments->out};
+    const struct input inputs[] = {{"metrics", metrics.chars}, {"recipe", recipe.chars}};
+    return outputs_check(&page, 1, inputs, 2, NULL);
+}
+
 /* A run that cannot be read is reported, and left out. */
 static int report(const struct arguments *arguments)
 {
     struct run_dirs dirs = {0};
     AUTO(text) runs = {0};
+    enum status status = OK;
     for (int i = 0; i < arguments->count; i++)
         run_dirs_add(arguments->dirs[i], &dirs);
+    for (int i = 0; i < dirs.count && status == OK; i++)
+        status = check_output(arguments, dirs.list[i]);
+    if (status != OK) {
+        run_dirs_free(&dirs);
+        return exit_status_of_input(status);
+    }
     for (int i = 0; i < dirs.count; i++)
         if (add_run(dirs.list[i], &runs) != OK)
             print_line(stderr, "cuboid: %s", fail_text());

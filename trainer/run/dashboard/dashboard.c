@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -125,6 +126,14 @@ static enum status open_both(struct dashboard *d, int64_t first_step)
     d->prometheus = keys->prometheus_file != NULL;
     if (!d->prometheus)
         return OK;
+    AUTO(text) metrics = {0};
+    struct stat ours, theirs;
+    text_add(&metrics, "%s/metrics.jsonl", keys->run_dir);
+    if (stat(keys->prometheus_file, &theirs) == 0 && stat(metrics.chars, &ours) == 0 &&
+        ours.st_ino == theirs.st_ino && ours.st_dev == theirs.st_dev)
+        return fail(BAD_RECIPE,
+                    "logging.prometheus_file: %s would replace the metrics of the run; use NAME.prom",
+                    keys->prometheus_file);
     const struct numbers none = {.count = 0};
     const enum status status = write_prometheus(d->recipe, first_step - 1, &none);
     return status == OK ? OK : fail(status, "logging.prometheus_file: %s", fail_text());

@@ -24,14 +24,15 @@ static const char *const fields[] = {"step",
                                      "bubble_fraction",
                                      "memory_peak_bytes",
                                      "predicted_step_time_s"};
-enum { FIELDS = sizeof fields / sizeof *fields, TIME = 2 };
+enum { FIELDS = sizeof fields / sizeof *fields, TIME = 2, PEAK = 12 };
 
 struct curves {
     const char *path;
     int64_t lines, every;
     double (*rows)[FIELDS]; // those that are kept
     size_t count;
-    struct text memory; // JSON
+    double memory_peak_bytes; // of all lines
+    struct text memory;       // JSON
 };
 
 /* Seconds since 1970 of "2026-11-28T14:31:02Z"; NAN: another text. */
@@ -43,10 +44,12 @@ static double seconds_of(const json_t *value)
     return end != NULL && *end == 0 ? (double)timegm(&utc) : NAN;
 }
 
-static double field_of(const json_t *object, const char *name)
+static double field_of(const json_t *object, int field)
 {
-    const json_t *value = json_object_get(object, name);
-    return json_is_number(value) ? json_number_value(value) : seconds_of(value);
+    const json_t *value = json_object_get(object, fields[field]);
+    if (field == TIME)
+        return seconds_of(value);
+    return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
 /* line: its number, from 1. */
@@ -55,7 +58,8 @@ static enum status read_line(struct curves *c, const char *chars, size_t length,
     json_t *object = json_read(chars, length, 0, NULL);
     double *row = c->rows[c->count];
     for (int i = 0; i < FIELDS; i++)
-        row[i] = field_of(object, fields[i]);
+        row[i] = field_of(object, i);
+    c->memory_peak_bytes = fmax(c->memory_peak_bytes, row[PEAK]); // also of a line that is left out
     const bool is_last = line == c->lines, is_line = row[0] >= 1.0;
     c->count += is_last || line % c->every == 0 || json_object_get(object, "valid_loss") != NULL;
     char *parts = is_last ? json_dumps(json_object_get(object, "memory_bytes"), JSON_COMPACT) : NULL;
@@ -67,8 +71,9 @@ static enum status read_line(struct curves *c, const char *chars, size_t length,
 
 static void add_curves(const struct curves *c, struct text *out)
 {
-    text_add(out, "{\"steps\": %lld, \"every\": %lld, \"memory_bytes\": %s", (long long)c->lines,
-             (long long)c->every, c->memory.length > 0 ? c->memory.chars : "{}");
+    text_add(out, "{\"peak_bytes\": %.0f, \"steps\": %lld, \"every\": %lld, \"memory_bytes\": %s",
+             c->memory_peak_bytes, (long long)c->lines, (long long)c->every,
+             c->memory.length > 0 ? c->memory.chars : "{}");
     for (int i = 0; i < FIELDS; i++) {
         text_add(out, ",\n\"%s\": [", fields[i]);
         for (size_t row = 0; row < c->count; row++)
@@ -101,6 +106,8 @@ enum status run_curves_json(const char *run_dir, int64_t most, struct text *out)
     AUTO(text) bytes = {0};
     text_add(&path, "%s/metrics.jsonl", run_dir);
     TRY(file_read(path.chars, &bytes));
+    if (strlen(text_chars(&bytes)) != bytes.length)
+        return fail(BAD_DATA, "%s has a zero byte: it is damaged", path.chars);
     struct curves curves = {.path = path.chars};
     const enum status status = read_lines(&curves, text_chars(&bytes), most);
     if (status == OK)
