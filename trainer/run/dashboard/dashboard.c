@@ -29,7 +29,7 @@ struct numbers {
     int count;
 };
 
-/* Neither a number that changes, nor one of a step. */
+/* The step is the axis, and the slots of activations do not change. */
 static bool is_left_out(const char *key)
 {
     return strcmp(key, "step") == 0 || strcmp(key, "activation_slots") == 0;
